@@ -1,0 +1,1 @@
+"""Headrace: a message broker that speaks Kafka and lives in a Python process."""

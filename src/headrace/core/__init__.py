@@ -1,0 +1,1 @@
+"""The vocabulary: ids, errors, ports, limits, settings machinery. Imports nothing else of ours."""

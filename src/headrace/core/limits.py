@@ -1,0 +1,36 @@
+"""Every named maximum. A buffer, a count or a wait that a peer can make grow has its limit here or in a setting."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+FRAME_BYTES_BEFORE_AUTH: Final = 512 * 1024
+FRAME_BYTES: Final = 100 * 1024 * 1024
+IN_FLIGHT_PER_CONNECTION: Final = 128
+FETCH_WAIT_MS: Final = 300_000
+FETCH_BYTES: Final = 55 * 1024 * 1024
+TOPIC_NAME_LENGTH: Final = 249
+PARTITIONS_PER_TOPIC: Final = 10_000
+PARTITIONS_PER_REQUEST: Final = 10_000
+OFFSET_METADATA_BYTES: Final = 4096
+GROUP_ID_LENGTH: Final = 1024
+GROUP_METADATA_BYTES: Final = 1024 * 1024
+MEMBERS_PER_GROUP: Final = 10_000
+DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__cluster_metadata"})
+_TOPIC_NAME: Final = re.compile(r"[a-zA-Z0-9._-]+\Z")
+
+
+def topic_name_fault(name: str) -> str | None:
+    """Why a topic name is not allowed, or None if it is. Paths are only ever built from names that pass."""
+    if not name:
+        return "a topic name must not be empty"
+    if name in (".", ".."):
+        return "a topic name must not be '.' or '..'"
+    if len(name) > TOPIC_NAME_LENGTH:
+        return f"a topic name has at most {TOPIC_NAME_LENGTH} characters"
+    if not _TOPIC_NAME.match(name):
+        return "a topic name may hold ASCII letters, digits, '.', '_' and '-' only"
+    return None

@@ -1,0 +1,88 @@
+"""The seams between Headrace and the world. `runtime/` implements them for real, `testing/` with faults.
+
+Rules:
+- A `File` and a `Files` never interpret what they store.
+- Paths are relative, use "/", and are built from validated names only.
+- Methods marked *blocking* may take as long as the disk takes: call them at start-up or through `Workers`.
+- Errors are `StorageError`s: `DiskFullError` for ENOSPC/EDQUOT, `DiskFailedError` for all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+Buffer = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    """Wall time, for timestamps and time retention only. Timeouts use the loop's monotonic time."""
+
+    def now_ms(self) -> int: ...
+
+
+class Workers(Protocol):
+    """Threads for blocking work (fsync, cold reads). The awaitable resolves on the loop."""
+
+    def run(self, work: Callable[[], T]) -> Awaitable[T]: ...
+
+
+class File(Protocol):
+    """One append-only file. `append`, `truncate` and `size` are for the owner (the loop's thread)."""
+
+    def append(self, parts: Sequence[Buffer]) -> None:
+        """Write all parts at the end, in one call where the system allows it.
+
+        After an error the file may hold part of the bytes; `size` still tells the size before the call, and the
+        next append or truncate starts from there.
+        """
+
+    def read_now(self, position: int, length: int) -> bytes | None:
+        """Read without waiting for a disk; None if that is not possible now. Short at the end of the file."""
+
+    def read(self, position: int, length: int) -> bytes:
+        """Blocking, thread-safe. Short at the end of the file."""
+
+    def sync(self) -> None:
+        """Blocking, thread-safe. Make everything appended so far survive a power cut (fdatasync)."""
+
+    def truncate(self, size: int) -> None:
+        """Cut the file to `size` bytes."""
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+
+    def close(self) -> None:
+        """Close without syncing. Safe while a read or a sync is under way in a worker: they finish or fail cleanly."""
+
+
+class Files(Protocol):
+    """A directory tree."""
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Open for append and read; with `create`, parents are made too."""
+
+    def names(self, path: str) -> list[str]:
+        """Entries of a directory, sorted; empty if there is none."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def load(self, path: str) -> bytes | None:
+        """Whole content of a small file, or None if it does not exist. Blocking."""
+
+    def store(self, path: str, content: bytes) -> None:
+        """Replace a small file atomically and durably (write aside, sync, rename, sync the directory). Blocking."""
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomic and durable; works on files and directories. Blocking."""
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a whole directory tree; a missing one is no error. Blocking."""
+
+    def sync_directory(self, path: str) -> None:
+        """Make names created in `path` survive a power cut. Blocking."""
+
+    def free_bytes(self) -> int:
+        """Space left for us."""

@@ -1,0 +1,1 @@
+"""One partition's log on a `Files` tree: segments, indexes, producers, recovery, retention, catalog."""

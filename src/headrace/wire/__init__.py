@@ -1,0 +1,1 @@
+"""Kafka bytes <-> objects: frames, headers, messages (over kio), record batches, hot encoders. No I/O."""
