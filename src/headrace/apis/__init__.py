@@ -1,0 +1,1 @@
+"""One module per Kafka API. `TABLE` is the only registration; ApiVersions is derived from it."""

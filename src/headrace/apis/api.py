@@ -1,0 +1,56 @@
+"""What an API module is made of.
+
+Rules:
+- A module `apis/xyz.py` has a docstring (versions, behaviour, "Differs from Kafka"), `handle`, and `API`.
+- `handle(ctx, request)` authorises, translates, calls the broker, translates back. It does no I/O of its own.
+- It is a plain function wherever it need not wait; then nothing can come between its check and its write.
+  It is `async` only to wait: for durability, for a long poll, for a group.
+- The answer is a mapping in the field names of kio's newest response class. Fields that the request's version does
+  not have are dropped, missing ones get the schema's default. Times are int milliseconds under kio's field names.
+- A raised ApiError becomes the answer through `on_error`, or closes the connection if there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.broker.service import Service
+    from headrace.core.errors import ApiError
+
+Answer = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """An answer's body that is already bytes (Produce and Fetch are encoded by hand)."""
+
+    parts: Sequence[bytes]
+
+
+@dataclass(slots=True)
+class Context:
+    """Who asks, and of whom."""
+
+    service: Service
+    version: int
+    client_id: str
+    client_host: str
+    correlation_id: int = -1
+
+
+Outcome = Answer | Encoded | None  # None: no answer is sent (Produce with acks=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One row of the table."""
+
+    key: int
+    name: str
+    versions: tuple[int, int]  # that we serve
+    handle: Callable[[Context, Any], Outcome | Awaitable[Outcome]]
+    on_error: Callable[[Context, Any, ApiError], Answer] | None = None
+    advertise_from: int | None = None  # a lower minimum to advertise only (Produce 0, see shared KAFKA facts)
