@@ -1,0 +1,54 @@
+# Every target prepares what it needs and does nothing twice. Only Python 3.11+ has to be there.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.headrace-ready
+
+unexport PYTHONDONTWRITEBYTECODE
+export UV_LINK_MODE ?= copy
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format docs bench run lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+$(BIN)/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer; try: make PYTHON=python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+
+$(READY): pyproject.toml uv.lock | $(BIN)/uv
+	@VIRTUAL_ENV=$(VENV) $(BIN)/uv sync --quiet --frozen --inexact --extra dev --compile-bytecode --active
+	@touch $@
+
+demo: $(READY)  ## start a broker, run a small stream of orders through it, show what happened
+	@$(BIN)/python -m headrace demo
+
+run: $(READY)  ## serve on 127.0.0.1:9092
+	@$(BIN)/headrace serve
+
+test: $(READY)  ## run the whole test suite
+	$(BIN)/python -m pytest -q
+
+check: $(READY)  ## lint, format, types, layers, sizes, names
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy --strict src
+	$(BIN)/python -m pytest -q tests/architecture
+
+bench: $(READY)  ## measure: produce, fetch, latency, start-up, memory
+	@$(BIN)/python -m bench
+
+format: $(READY)  ## mend what ruff can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(READY)  ## regenerate docs/settings.md and docs/apis.md
+	$(BIN)/python -m headrace.reference
+
+lock: $(BIN)/uv  ## resolve the dependencies anew
+	$(BIN)/uv lock --upgrade
+
+clean:  ## remove the virtual environment, caches and build output
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

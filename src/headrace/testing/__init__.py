@@ -1,0 +1,1 @@
+"""Shipped test tools: the pytest fixture, faulty files, oracles, conformance suites."""

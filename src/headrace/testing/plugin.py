@@ -1,0 +1,1 @@
+"""The pytest plugin: a `headrace` fixture, one broker per session, fresh names per test."""
