@@ -1,0 +1,186 @@
+"""One partition that this broker leads: a log, a high watermark, and those who wait for it to move.
+
+Rules:
+- One thread owns everything here. Nothing in this module awaits while it holds half-made state.
+- The high watermark is what consumers may see and what `acks=all` waits for. With `flush=ack` it follows the flushed
+  offset, so that an offset that was ever seen keeps its value through a power cut; otherwise it follows the end.
+- A log that failed stays failed: every waiter and every later call gets KAFKA_STORAGE_ERROR.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from headrace.broker.waiting import Commit, Poll
+from headrace.core.counters import Traffic
+from headrace.core.errors import ApiError, DiskFullError, ErrorCode, StorageError
+from headrace.storage.log import Appended, Log
+from headrace.wire import batch
+
+if TYPE_CHECKING:
+    from headrace.core.ports import Clock
+    from headrace.wire.batch import BatchHeader, Record
+
+READ_CHUNK_BYTES = 8 * 1024 * 1024
+
+
+class Partition:
+    """One partition that we lead."""
+
+    __slots__ = (
+        "_clock",
+        "_commits",
+        "_grown_bytes",
+        "_polls",
+        "_touched",
+        "durable_ack",
+        "high_watermark",
+        "index",
+        "leader_epoch",
+        "log",
+        "topic",
+        "topic_id",
+        "traffic",
+    )
+
+    def __init__(
+        self,
+        topic: str,
+        topic_id: UUID,
+        index: int,
+        log: Log,
+        *,
+        leader_epoch: int,
+        clock: Clock,
+        traffic: Traffic,
+        touched: Callable[[Partition], None],
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.index = index
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.traffic = traffic
+        self.durable_ack = False
+        self.high_watermark = 0
+        self._clock = clock
+        self._touched = touched
+        self._commits: deque[tuple[int, Commit[Any]]] = deque()
+        self._polls: dict[Poll, None] = {}
+        self._grown_bytes = 0
+        self.configured()
+
+    def __repr__(self) -> str:
+        return f"Partition({self.topic}-{self.index})"
+
+    def configured(self) -> None:
+        """Take over what the topic's configuration says about flushing."""
+        config = self.log.config
+        self.durable_ack = config.flush == "ack" and config.storage == "disk"
+        self.high_watermark = self.log.flushed_offset if self.durable_ack else self.log.end_offset
+
+    def append(self, data: bytearray, headers: Sequence[BatchHeader]) -> Appended:
+        """Append checked batches of a client. Raises ApiError; a disk that failed is KAFKA_STORAGE_ERROR."""
+        log = self.log
+        try:
+            appended = log.append(data, headers, leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
+        except DiskFullError as error:
+            raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
+        except StorageError as error:
+            self.fail(error)
+            raise ApiError(ErrorCode.kafka_storage_error, str(error)) from error
+        if not appended.duplicate:
+            traffic = self.traffic
+            traffic.bytes_in += len(data)
+            for header in headers:
+                traffic.records_in += header.count
+            self._grown_bytes += len(data)
+            if not self.durable_ack:
+                self.advance()
+            self._touched(self)
+        return appended
+
+    def append_internal(self, items: Sequence[tuple[bytes, bytes | None]]) -> int:
+        """Append records of our own (coordinators) as one batch; returns the offset after the last of them."""
+        now_ms = self._clock.now_ms()
+        data = bytearray(batch.build(items, timestamp_ms=now_ms))
+        headers = list(batch.headers(data))
+        return self.append(data, headers).last_offset + 1
+
+    def advance(self) -> None:
+        """Move the high watermark to where the log allows it, and wake who waited for that."""
+        log = self.log
+        reached = log.flushed_offset if self.durable_ack else log.end_offset
+        if reached <= self.high_watermark:
+            return
+        self.high_watermark = reached
+        commits = self._commits
+        while commits and commits[0][0] <= reached:
+            commits.popleft()[1].reached()
+        grown_bytes, self._grown_bytes = self._grown_bytes, 0
+        if self._polls:
+            for poll in tuple(self._polls):
+                poll.grew(grown_bytes)
+
+    def when_committed(self, next_offset: int, commit: Commit[Any]) -> bool:
+        """Have `commit` told once everything below `next_offset` is committed; False if it is already."""
+        if self.high_watermark >= next_offset:
+            return False
+        self._commits.append((next_offset, commit))
+        return True
+
+    async def committed(self, next_offset: int) -> None:
+        """Wait until everything below `next_offset` is committed."""
+        commit: Commit[None] = Commit(lambda: None)
+        if self.when_committed(next_offset, commit):
+            await commit.begin(1)
+
+    def watch(self, poll: Poll) -> None:
+        self._polls[poll] = None
+
+    def unwatch(self, poll: Poll) -> None:
+        self._polls.pop(poll, None)
+
+    def fail(self, error: StorageError | ApiError) -> None:
+        """The log is lost to us. Tell everyone who waits."""
+        if isinstance(error, StorageError):
+            self.log.fail(error)
+            error = ApiError(ErrorCode.kafka_storage_error, str(error))
+        commits, self._commits = self._commits, deque()
+        for _, commit in commits:
+            commit.failed(error)
+        for poll in tuple(self._polls):
+            poll.wake()
+
+    def expire_commits(self, now: float) -> None:
+        """Answer those whose patience has ended; the records stay, as Kafka has it."""
+        for _, commit in self._commits:
+            if commit.deadline is not None and commit.deadline <= now:
+                commit.failed(ApiError(ErrorCode.request_timed_out))
+
+    def read_all(self) -> Iterator[Record]:
+        """Every record from the start to the end. Blocking: for coordinators that load their state."""
+        log = self.log
+        offset = log.start_offset
+        while (span := log.locate(offset, READ_CHUNK_BYTES, log.end_offset)) is not None:
+            data = span.read()
+            for header in batch.headers(data):
+                if not batch.crc_matches(data, header):
+                    raise StorageError(f"{self.topic}-{self.index}: bad checksum at offset {header.base_offset}")
+                for record in batch.records(data, header):
+                    if record.offset >= offset:
+                        yield record
+            offset = span.next_offset
+
+    def delete_before(self, offset: int) -> int:
+        """Forget records below `offset`; -1 means the high watermark. Returns the new start offset."""
+        if offset == -1:
+            offset = self.high_watermark
+        if not 0 <= offset <= self.high_watermark:
+            raise ApiError(ErrorCode.offset_out_of_range)
+        self.log.delete_before(offset)
+        return self.log.start_offset
+
