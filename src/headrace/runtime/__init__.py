@@ -1,0 +1,1 @@
+"""The only package that touches the operating system: loop, clock, disk, workers, logs."""
