@@ -1,0 +1,99 @@
+"""The metadata log: in a `storage.log.Log`, one record batch with one record per entry; or in memory, kept nowhere.
+
+Rules:
+- Entries found at start-up are synced before they are believed: what was decided on must survive the next power cut.
+- One sync runs at a time; those who wait share the next one.
+- It knows entries as bytes only; `controller` knows what they mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from headrace.core.errors import ApiError, CorruptionError
+from headrace.core.ports import Clock, Workers
+from headrace.storage.log import Log
+from headrace.wire import batch
+
+PATH = "metadata"
+READ_BYTES = 8 * 1024 * 1024
+LEADER_EPOCH = 0
+ENTRY_BYTES = 2**31 - 1  # a snapshot is one entry, as large as the cluster
+
+
+class StoredMetadataLog:
+    """A `MetadataLog` over a `Log` that nobody else touches."""
+
+    def __init__(self, log: Log, workers: Workers, clock: Clock) -> None:
+        self._log = log
+        self._workers = workers
+        self._clock = clock
+        self._one_sync = asyncio.Lock()
+
+    def append(self, entry: bytes) -> int:
+        now_ms = self._clock.now_ms()
+        data = bytearray(batch.build([(None, entry)], timestamp_ms=now_ms))
+        headers = list(batch.headers(data))
+        return self._log.append(data, headers, leader_epoch=LEADER_EPOCH, now_ms=now_ms).base_offset
+
+    async def synced(self, offset: int) -> None:
+        if self._log.flushed_offset > offset:
+            return
+        async with self._one_sync:
+            if self._log.flushed_offset > offset:
+                return
+            sync = self._log.begin_sync()
+            if sync is not None:
+                await self._workers.run(sync.run)
+                self._log.end_sync(sync)
+
+    def read_all(self) -> Iterator[tuple[int, bytes]]:
+        log = self._log
+        sync = log.begin_sync()
+        if sync is not None:
+            sync.run()
+            log.end_sync(sync)
+        offset = log.start_offset
+        while (span := log.locate(offset, READ_BYTES, log.end_offset)) is not None:
+            for found, entry in _entries(span.read()):
+                if found >= offset:
+                    yield found, entry
+            offset = span.next_offset
+
+    def delete_before(self, offset: int) -> None:
+        self._log.delete_before(offset)
+
+
+def _entries(data: bytes) -> Iterator[tuple[int, bytes]]:
+    for header in batch.headers(data):
+        if not batch.crc_matches(data, header):
+            raise CorruptionError(f"the metadata log has a bad checksum at entry {header.base_offset}")
+        try:
+            for record in batch.records(data, header, max_bytes=ENTRY_BYTES):
+                yield record.offset, record.value or b""
+        except ApiError as error:
+            raise CorruptionError(f"the metadata log is damaged at entry {header.base_offset}: {error}") from error
+
+
+class MemoryMetadataLog:
+    """A `MetadataLog` that lives as long as its process: for tests, and for brokers that keep nothing."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, bytes] = {}
+        self._next_offset = 0
+
+    def append(self, entry: bytes) -> int:
+        offset = self._next_offset
+        self.entries[offset] = entry
+        self._next_offset += 1
+        return offset
+
+    async def synced(self, offset: int) -> None:
+        return None
+
+    def read_all(self) -> Iterator[tuple[int, bytes]]:
+        return iter(list(self.entries.items()))
+
+    def delete_before(self, offset: int) -> None:
+        self.entries = {at: entry for at, entry in self.entries.items() if at >= offset}
