@@ -1,0 +1,100 @@
+"""How logs are kept: the section `storage`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.core.config import at_least, between, not_empty, setting
+from headrace.core.units import DAY_MS, GIB, MIB, SECOND_MS
+
+Kind = Literal["disk", "memory"]
+Flush = Literal["ack", "interval", "os"]
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+
+_INT_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class StorageSettings:
+    data_dir: str = setting(
+        "headrace-data",
+        help="Directory of all logs and metadata.",
+        check=not_empty,
+        kafka="log.dirs",
+        flag="--data-dir",
+    )
+    kind: Kind = setting("disk", help="Where logs live. Memory is lost at the end of the process.")
+    flush: Flush = setting(
+        "ack",
+        help="When bytes are forced to the disk: before each acknowledgement (grouped), at intervals, or when the "
+        "system likes. A power cut can lose acknowledged records with the last two.",
+    )
+    flush_interval_ms: int = setting(
+        1000, help="Longest time between syncs with flush=interval.", unit="ms", check=at_least(1)
+    )
+    flush_interval_bytes: int = setting(
+        64 * MIB, help="Most unsynced bytes of a log with flush=interval.", unit="bytes", check=at_least(1)
+    )
+    read: Literal["pread", "mmap"] = setting("pread", help="How segments are read.")
+    segment_bytes: int = setting(
+        GIB,
+        help="A segment of this size is sealed and a new one begun.",
+        unit="bytes",
+        check=between(MIB, _INT_MAX),
+        kafka="log.segment.bytes",
+    )
+    segment_ms: int = setting(
+        7 * DAY_MS,
+        help="A segment of this age is sealed and a new one begun.",
+        unit="ms",
+        check=at_least(1),
+        kafka="log.roll.ms",
+    )
+    retention_ms: int = setting(
+        7 * DAY_MS,
+        help="Sealed segments whose newest record is older are deleted; -1 keeps them for ever.",
+        unit="ms",
+        check=at_least(-1),
+        kafka="log.retention.ms",
+    )
+    retention_bytes: int = setting(
+        -1,
+        help="The oldest segments of a partition are deleted while it is larger; -1 sets no limit.",
+        unit="bytes",
+        check=at_least(-1),
+        kafka="log.retention.bytes",
+    )
+    retention_check_interval_ms: int = setting(
+        30 * SECOND_MS,
+        help="Time between looks for segments to seal or delete.",
+        unit="ms",
+        check=at_least(1),
+        kafka="log.retention.check.interval.ms",
+    )
+    index_interval_bytes: int = setting(
+        4096,
+        help="Bytes of log for each entry of the offset and time index.",
+        unit="bytes",
+        check=between(0, _INT_MAX),
+        kafka="log.index.interval.bytes",
+    )
+    max_message_bytes: int = setting(
+        MIB + 12,
+        help="Largest record batch that is accepted.",
+        unit="bytes",
+        check=between(0, _INT_MAX),
+        kafka="message.max.bytes",
+    )
+    timestamp_type: TimestampType = setting(
+        "CreateTime",
+        help="Whose time a record carries: the producer's, or the broker's at the append.",
+        kafka="log.message.timestamp.type",
+    )
+    producer_expiry_ms: int = setting(
+        DAY_MS,
+        help="An idempotent producer that was silent for so long is forgotten.",
+        unit="ms",
+        check=at_least(1),
+        kafka="producer.id.expiration.ms",
+    )
