@@ -1,1 +1,78 @@
 """One module per Kafka API. `TABLE` is the only registration; ApiVersions is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from headrace.apis import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    describe_log_dirs,
+    describe_topic_partitions,
+    elect_leaders,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_config_resources,
+    list_groups,
+    list_offsets,
+    list_partition_reassignments,
+    metadata,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+)
+from headrace.apis.api import Api
+
+TABLE: Final[Mapping[int, Api]] = {
+    module.API.key: module.API
+    for module in (
+        produce,
+        fetch,
+        list_offsets,
+        metadata,
+        offset_commit,
+        offset_fetch,
+        find_coordinator,
+        join_group,
+        heartbeat,
+        leave_group,
+        sync_group,
+        describe_groups,
+        list_groups,
+        api_versions,
+        create_topics,
+        delete_topics,
+        delete_records,
+        init_producer_id,
+        offset_for_leader_epoch,
+        describe_configs,
+        alter_configs,
+        describe_log_dirs,
+        create_partitions,
+        delete_groups,
+        elect_leaders,
+        incremental_alter_configs,
+        list_partition_reassignments,
+        offset_delete,
+        describe_cluster,
+        list_config_resources,
+        describe_topic_partitions,
+    )
+}

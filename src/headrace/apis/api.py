@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Answer = Mapping[str, Any]
 
+REQUEST_BYTES = 2 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
@@ -53,4 +55,5 @@ class Api:
     versions: tuple[int, int]  # that we serve
     handle: Callable[[Context, Any], Outcome | Awaitable[Outcome]]
     on_error: Callable[[Context, Any, ApiError], Answer] | None = None
-    advertise_from: int | None = None  # a lower minimum to advertise only (Produce 0, see shared KAFKA facts)
+    advertise_from: int | None = None  # a lower minimum to advertise only (Produce, for old librdkafka)
+    max_request_bytes: int = REQUEST_BYTES  # larger ones close the connection: decoding must not hold up the loop

@@ -17,7 +17,7 @@ from headrace.core.errors import DiskFailedError, StorageError
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
     from headrace.core.counters import Counters
-    from headrace.core.ports import Workers
+    from headrace.core.ports import Clock, Workers
     from headrace.storage.log import Sync
 
 PARALLEL_SYNCS = 4
@@ -26,8 +26,11 @@ PARALLEL_SYNCS = 4
 class Flusher:
     """See the module."""
 
-    def __init__(self, workers: Workers, counters: Counters, on_failure: Callable[[StorageError], None]) -> None:
+    def __init__(
+        self, workers: Workers, clock: Clock, counters: Counters, on_failure: Callable[[StorageError], None]
+    ) -> None:
         self._workers = workers
+        self._clock = clock
         self._counters = counters
         self._on_failure = on_failure
         self._waiting: dict[Partition, None] = {}
@@ -56,13 +59,12 @@ class Flusher:
         pairs = [(p, sync) for p in group if p.log.failed is None and (sync := p.log.begin_sync()) is not None]
         if not pairs:
             return
-        loop = asyncio.get_running_loop()
-        begun = loop.time()
+        begun = self._clock.monotonic()
         syncs = [sync for _, sync in pairs]
         lanes = min(PARALLEL_SYNCS, len(syncs))
         lane_work = [self._workers.run(_all(syncs[lane::lanes])) for lane in range(lanes)]
         results = await asyncio.gather(*lane_work, return_exceptions=True)
-        self._counters.sync_seconds.observe(loop.time() - begun)
+        self._counters.sync_seconds.observe(self._clock.monotonic() - begun)
         self._counters.sync_logs.observe(len(pairs))
         for result in results:
             if isinstance(result, Exception):

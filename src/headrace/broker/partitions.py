@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.partition import Partition
@@ -142,10 +143,9 @@ class Partitions:
         if before is not None:
             await asyncio.wait([before])
         for partition in closing:
-            await self._workers.run(lambda log=partition.log: _quietly(log.delete))  # type: ignore[misc]
+            await self._workers.run(partial(_quietly, partition.log.delete))
         for topic, record in opening:
-            result = await self._workers.run(lambda topic=topic, record=record: self._open(topic, record))  # type: ignore[misc]
-            self._adopt(topic, record, result)
+            self._adopt(topic, record, await self._workers.run(partial(self._open, topic, record)))
 
     def _open(self, topic: TopicImage, record: PartitionRecord) -> Log | Exception:
         try:

@@ -17,9 +17,11 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Clock(Protocol):
-    """Wall time, for timestamps and time retention only. Timeouts use the loop's monotonic time."""
+    """Wall time for timestamps and time retention; monotonic seconds for measuring. Timeouts use the loop's time."""
 
     def now_ms(self) -> int: ...
+
+    def monotonic(self) -> float: ...
 
 
 class Workers(Protocol):

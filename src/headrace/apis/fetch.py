@@ -1,0 +1,194 @@
+"""Fetch, versions 4-18.
+
+Whole batches are returned as they lie in the log, from the one that holds the fetch offset. `max_bytes` and
+`partition_max_bytes` are kept, but the first batch of the first partition that has data always comes, so that a large
+one cannot block a consumer. The partition that is served first moves on from request to request, so that small limits
+reach every partition. A fetch that finds less than `min_bytes` waits up to `max_wait`. Data that is not in the page
+cache is read by a worker.
+
+Differs from Kafka: fetch sessions are not kept. A client that asks for one gets session 0 and goes on with full
+fetches; an unknown session is FETCH_SESSION_ID_NOT_FOUND. Replica fetches are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.apis.api import Api, Context, Encoded
+from headrace.broker.waiting import Poll
+from headrace.core import limits
+from headrace.core.errors import ApiError, CorruptionError, ErrorCode, StorageError
+from headrace.wire.hot import FetchedPartition, fetch_answer
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.broker.partition import Partition
+    from headrace.storage.log import Span
+
+
+class Wanted(NamedTuple):
+    """One partition of the request."""
+
+    topic: str | None
+    topic_id: UUID | None
+    index: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+
+
+class Reading:
+    """One pass over the wanted partitions: what was read, and what is still cold."""
+
+    __slots__ = ("cold", "failed", "rows", "size_bytes", "watched")
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str | None, UUID | None], list[FetchedPartition]] = {}
+        self.watched: list[Partition] = []
+        self.cold: list[tuple[list[FetchedPartition], int, Span]] = []
+        self.size_bytes = 0
+        self.failed = False
+
+
+def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded]:
+    if _replica_id(request) >= 0:
+        return _top_level(ctx, ErrorCode.cluster_authorization_failed)
+    if getattr(request, "session_id", 0) != 0:
+        return _top_level(ctx, ErrorCode.fetch_session_id_not_found)
+    wanted = _wanted(ctx, request)
+    max_bytes = min(max(getattr(request, "max_bytes", limits.FETCH_BYTES), 0), limits.FETCH_BYTES)
+    reading = _read(ctx, wanted, max_bytes)
+    if reading.cold:
+        return _warm(ctx, reading)
+    wait_seconds = min(request.max_wait.total_seconds(), limits.FETCH_WAIT_MS / 1000)
+    if reading.size_bytes >= request.min_bytes or reading.failed or wait_seconds <= 0 or not reading.watched:
+        return _encode(ctx, reading)
+    return _wait(ctx, wanted, max_bytes, reading, request.min_bytes, wait_seconds)
+
+
+def _replica_id(request: Any) -> int:
+    state = getattr(request, "replica_state", None)
+    return int(state.replica_id) if state is not None else int(getattr(request, "replica_id", -1))
+
+
+def _top_level(ctx: Context, code: ErrorCode) -> Encoded:
+    ctx.service.count_error("Fetch", code)
+    return Encoded(fetch_answer(ctx.version, code, 0, []))
+
+
+def _wanted(ctx: Context, request: Any) -> list[Wanted]:
+    by_id = ctx.version >= 13
+    found = []
+    for topic in request.topics:
+        topic_id = topic.topic_id if by_id else None
+        name = ctx.service.topic_name(topic_id) if by_id else topic.topic
+        for part in topic.partitions:
+            epoch = getattr(part, "current_leader_epoch", -1)
+            found.append(
+                Wanted(name, topic_id, part.partition, part.fetch_offset, max(part.partition_max_bytes, 0), epoch)
+            )
+    if len(found) > 1:
+        turn = ctx.service.next_turn() % len(found)
+        found = found[turn:] + found[:turn]
+    return found
+
+
+def _read(ctx: Context, wanted: list[Wanted], max_bytes: int) -> Reading:
+    reading = Reading()
+    left = max_bytes
+    for want in wanted:
+        rows = reading.rows.setdefault((want.topic, want.topic_id), [])
+        try:
+            partition = _partition(ctx, want)
+            span = None
+            if left > 0 or not reading.size_bytes:
+                limit = min(want.max_bytes, left)
+                span = partition.log.locate(want.offset, limit, partition.high_watermark)
+                if span is not None and reading.size_bytes and span.size_bytes > limit:
+                    span = None
+            data: bytes | None = b"" if span is None else span.read_now()
+        except ApiError as error:
+            reading.failed = True
+            rows.append(_refused(ctx, want, error))
+            continue
+        except StorageError as error:
+            reading.failed = True
+            rows.append(_refused(ctx, want, _storage_fault(error)))
+            continue
+        size_bytes = 0 if span is None else span.size_bytes
+        if data is None:
+            assert span is not None
+            reading.cold.append((rows, len(rows), span))
+            data = b""
+        partition.traffic.bytes_out += size_bytes
+        partition.traffic.fetch_requests += 1
+        reading.size_bytes += size_bytes
+        left -= size_bytes
+        reading.watched.append(partition)
+        watermark = partition.high_watermark
+        rows.append(FetchedPartition(want.index, 0, watermark, watermark, partition.log.start_offset, data))
+    return reading
+
+
+def _partition(ctx: Context, want: Wanted) -> Partition:
+    if want.topic is None:
+        raise ApiError(ErrorCode.unknown_topic_id)
+    partition = ctx.service.partitions.get(want.topic, want.index)
+    ctx.service.check_epoch(partition, want.leader_epoch)
+    return partition
+
+
+def _storage_fault(error: StorageError) -> ApiError:
+    corrupt = isinstance(error, CorruptionError)
+    return ApiError(ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error, str(error))
+
+
+def _refused(ctx: Context, want: Wanted, error: ApiError) -> FetchedPartition:
+    ctx.service.count_error("Fetch", error.code)
+    return FetchedPartition(want.index, error.code, -1, -1, -1, b"")
+
+
+async def _warm(ctx: Context, reading: Reading) -> Encoded:
+    """Read what only the disk has."""
+    for rows, place, span in reading.cold:
+        row = rows[place]
+        try:
+            rows[place] = row._replace(records=await ctx.service.workers.run(span.read))
+        except ApiError as error:
+            rows[place] = row._replace(error_code=error.code)
+        except StorageError as error:
+            rows[place] = row._replace(error_code=_storage_fault(error).code)
+    return _encode(ctx, reading)
+
+
+async def _wait(
+    ctx: Context, wanted: list[Wanted], max_bytes: int, reading: Reading, min_bytes: int, seconds: float
+) -> Encoded:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while True:
+        poll = Poll(min_bytes - reading.size_bytes)
+        watched = reading.watched
+        for partition in watched:
+            partition.watch(poll)
+        try:
+            await poll.wait(max(0.0, deadline - loop.time()))
+        finally:
+            for partition in watched:
+                partition.unwatch(poll)
+        reading = _read(ctx, wanted, max_bytes)
+        if reading.cold:
+            return await _warm(ctx, reading)
+        if reading.size_bytes >= min_bytes or reading.failed or not reading.watched or loop.time() >= deadline:
+            return _encode(ctx, reading)
+
+
+def _encode(ctx: Context, reading: Reading) -> Encoded:
+    topics = [(name, topic_id, rows) for (name, topic_id), rows in reading.rows.items()]
+    return Encoded(fetch_answer(ctx.version, 0, 0, topics))
+
+
+API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle)

@@ -1,0 +1,63 @@
+"""ListOffsets, versions 1-11.
+
+Earliest (-2), latest (-1), the record with the largest timestamp (-3), and the first record at or after a timestamp.
+Earliest local (-4) is the earliest; latest tiered (-5) is none, since nothing is tiered. Lookups by time open one batch,
+in a worker if it is not in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.apis.api import Answer, Api, Context
+from headrace.core.errors import ApiError, ErrorCode, StorageError
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
+
+
+async def handle(ctx: Context, request: Any) -> Answer:
+    topics = []
+    seen: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        rows = []
+        for part in topic.partitions:
+            try:
+                if (topic.name, part.partition_index) in seen:
+                    raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
+                seen.add((topic.name, part.partition_index))
+                timestamp, offset, epoch = await _lookup(ctx, topic.name, part)
+                row: Answer = {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
+            except ApiError as error:
+                ctx.service.count_error("ListOffsets", error.code)
+                row = {"error_code": error.code, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+            except StorageError:
+                row = {"error_code": ErrorCode.kafka_storage_error, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+            rows.append({"partition_index": part.partition_index, **row})
+        topics.append({"name": topic.name, "partitions": rows})
+    return {"topics": topics}
+
+
+async def _lookup(ctx: Context, topic: str, part: Any) -> tuple[int, int, int]:
+    partition = ctx.service.partitions.get(topic, part.partition_index)
+    ctx.service.check_epoch(partition, getattr(part, "current_leader_epoch", -1))
+    log, wanted = partition.log, part.timestamp
+    if wanted == LATEST:
+        return -1, partition.high_watermark, partition.leader_epoch
+    if wanted in (EARLIEST, EARLIEST_LOCAL):
+        epoch = log.epochs.epoch_at(log.start_offset)
+        return -1, log.start_offset, epoch
+    if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+        return -1, -1, -1
+    if wanted == MAX_TIMESTAMP:
+        search = log.find_max_timestamp()
+    elif wanted >= 0:
+        search = log.find_timestamp(wanted)
+    else:
+        raise ApiError(ErrorCode.unsupported_version, f"timestamp {wanted} has no meaning")
+    found = None if search is None else await ctx.service.workers.run(search.run)
+    if found is None or found[1] >= partition.high_watermark:
+        return -1, -1, -1
+    return found
+
+
+API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle)

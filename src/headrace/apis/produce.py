@@ -1,0 +1,142 @@
+"""Produce, versions 3-13 (0-2 are advertised, because old librdkafka turns compression off without them, and refused).
+
+Each partition's batch is checked (header, CRC, limits), stamped and appended as it came; records are not opened, except
+that a compacted topic refuses records without a key. `acks=0` gets no answer, and an error closes the connection, as in
+Kafka; `acks=1` is answered from the page cache; `acks=all` waits for the high watermark, which with `flush=ack` means
+that the batch is synced. The order of appends is the order of arrival.
+
+Differs from Kafka: the records inside a batch are not validated one by one; a batch is what its header says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.apis.api import Api, Context, Encoded
+from headrace.broker.waiting import Commit
+from headrace.core import limits
+from headrace.core.errors import ApiError, ErrorCode, ProtocolError
+from headrace.wire import batch
+from headrace.wire.hot import ProducedPartition, RecordError, produce_answer
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.broker.partition import Partition
+
+TopicAnswer = tuple[str | None, "UUID | None", list[ProducedPartition]]
+Wait = tuple["Partition", int, list[ProducedPartition], int]  # partition, next offset, where the answer stands
+
+
+def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded] | None:
+    acks = request.acks
+    waits: list[Wait] = []
+    answers: list[TopicAnswer] = []
+    seen: set[tuple[str, int]] = set()
+    for topic in request.topic_data:
+        topic_id = getattr(topic, "topic_id", None)
+        name = ctx.service.topic_name(topic_id) if ctx.version >= 13 else topic.name
+        rows: list[ProducedPartition] = []
+        answers.append((name, topic_id, rows))
+        for part in topic.partition_data:
+            try:
+                if name is None:
+                    raise ApiError(ErrorCode.unknown_topic_id)
+                if acks not in (-1, 0, 1):
+                    raise ApiError(ErrorCode.invalid_required_acks)
+                if (name, part.index) in seen:
+                    raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
+                seen.add((name, part.index))
+                row = _append(ctx, name, part, acks, waits, rows)
+            except ApiError as error:
+                if acks == 0:
+                    raise ProtocolError(f"Produce with acks=0 failed: {error}") from error
+                row = _refused(ctx, part.index, error)
+            rows.append(row)
+    if acks == 0:
+        return None
+    if not waits:
+        return Encoded(produce_answer(ctx.version, answers))
+    return _when_committed(ctx, request, answers, waits)
+
+
+def _append(
+    ctx: Context, name: str, part: Any, acks: int, waits: list[Wait], rows: list[ProducedPartition]
+) -> ProducedPartition:
+    index = part.index
+    if name in limits.INTERNAL_TOPICS:
+        raise ApiError(ErrorCode.invalid_topic_exception, f"{name} is internal")
+    try:
+        partition = ctx.service.partitions.get(name, index)
+    except ApiError:
+        if (fault := limits.topic_name_fault(name)) is not None:
+            raise ApiError(ErrorCode.invalid_topic_exception, fault) from None
+        raise
+    log = partition.log
+    config = log.config
+    if acks == -1 and config.min_insync_replicas > 1:
+        ctx.service.check_insync(partition)
+    records = part.records
+    if records is None:
+        raise ApiError(ErrorCode.invalid_record, "a partition without records")
+    headers = batch.check(records, max_batch_bytes=config.max_message_bytes)
+    if config.compacts:
+        _check_keys(records, headers)
+    appended = partition.append(bytearray(records), headers)
+    if acks == -1 and partition.high_watermark <= appended.last_offset:
+        waits.append((partition, appended.last_offset + 1, rows, len(rows)))
+    return ProducedPartition(index, 0, appended.base_offset, appended.append_time_ms, log.start_offset)
+
+
+def _check_keys(records: bytes, headers: Sequence[batch.BatchHeader]) -> None:
+    for header in headers:
+        keyless = [
+            number for number, record in enumerate(batch.records(records, header)) if record.key is None
+        ]  # fmt: skip
+        if keyless:
+            raise KeylessRecordError(keyless)
+
+
+class KeylessRecordError(ApiError):
+    """A compacted topic got records without a key; the answer names each of them."""
+
+    def __init__(self, numbers: list[int]) -> None:
+        super().__init__(ErrorCode.invalid_record, "a compacted topic accepts only records that have a key")
+        self.numbers = numbers
+
+
+def _refused(ctx: Context, index: int, error: ApiError) -> ProducedPartition:
+    ctx.service.count_error("Produce", error.code)
+    record_errors: tuple[RecordError, ...] = ()
+    if isinstance(error, KeylessRecordError):
+        record_errors = tuple(RecordError(number, error.message) for number in error.numbers)
+    return ProducedPartition(index, error.code, -1, -1, -1, error.message or None, record_errors)
+
+
+def _when_committed(
+    ctx: Context, request: Any, answers: list[TopicAnswer], waits: list[Wait]
+) -> asyncio.Future[Encoded]:
+    def finish() -> Encoded:
+        if commit.error is not None:
+            for partition, next_offset, rows, place in waits:
+                if partition.high_watermark < next_offset:
+                    rows[place] = _refused(ctx, rows[place].index, commit.error)
+        return Encoded(produce_answer(ctx.version, answers))
+
+    deadline = asyncio.get_running_loop().time() + max(0.0, request.timeout.total_seconds())
+    commit: Commit[Encoded] = Commit(finish, deadline)
+    for partition, next_offset, _, _ in waits:
+        partition.when_committed(next_offset, commit)
+    return commit.begin(len(waits))
+
+
+API = Api(
+    key=0,
+    name="Produce",
+    versions=(3, 13),
+    handle=handle,
+    advertise_from=0,
+    max_request_bytes=limits.FRAME_BYTES,
+)

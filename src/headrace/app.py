@@ -1,0 +1,205 @@
+"""The composition root: settings and ports in, a running broker out. The order of start and stop is here alone.
+
+Start: directory -> metadata -> partitions -> groups -> port -> ready -> HTTP.
+Stop, the other way round: no new clients -> nothing left to sync -> connections -> logs -> directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from headrace.broker.configs import Configs
+from headrace.broker.controller import Controller
+from headrace.broker.flusher import Flusher
+from headrace.broker.groups import GroupCoordinator
+from headrace.broker.housekeeping import Housekeeping
+from headrace.broker.image import BrokerRecord
+from headrace.broker.metadata_log import PATH as METADATA_PATH
+from headrace.broker.metadata_log import StoredMetadataLog
+from headrace.broker.partitions import Partitions
+from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.service import Service
+from headrace.broker.topics import Topics
+from headrace.core.counters import Counters
+from headrace.gateways.kafka.server import KafkaServer
+from headrace.runtime import loop as loops
+from headrace.runtime.clock import SystemClock
+from headrace.runtime.disk import DiskFiles
+from headrace.runtime.workers import ThreadWorkers
+from headrace.storage.directory import Directory
+from headrace.storage.log import Log
+from headrace.storage.memory import MemoryFiles
+from headrace.storage.topic_config import TopicConfig
+
+if TYPE_CHECKING:
+    from headrace.core.ports import Files
+    from headrace.gateways.http.server import HttpServer
+    from headrace.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a broker can be reached."""
+
+    kafka_host: str
+    kafka_port: int
+    http_host: str | None = None
+    http_port: int | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{self.kafka_host}:{self.kafka_port}"
+
+    @property
+    def http_url(self) -> str | None:
+        return None if self.http_port is None else f"http://{self.http_host}:{self.http_port}"
+
+
+class Node:
+    """One broker in one event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._clock = SystemClock()
+        self._workers = ThreadWorkers()
+        self._counters = Counters()
+        self._undo = contextlib.AsyncExitStack()
+        self._service: Service | None = None
+        self.addresses = Addresses("", 0)
+
+    @property
+    def service(self) -> Service:
+        assert self._service is not None, "the node has not started"
+        return self._service
+
+    async def start(self) -> Addresses:
+        """Serve. Raises ConfigError or StorageError; then nothing is left running."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self.addresses
+
+    async def stop(self) -> None:
+        """Stop, in the opposite order of the start. Safe to call at any time, and twice."""
+        await self._undo.aclose()
+
+    async def _start(self) -> None:
+        settings, undo = self._settings, self._undo
+        undo.callback(self._workers.close)
+        files, cluster_id = self._claim()
+        controller = self._open_metadata(files)
+        node_id = settings.broker.node_id
+
+        housekeeping: Housekeeping
+        partitions = Partitions(
+            files,
+            MemoryFiles(),
+            settings.storage,
+            node_id,
+            clock=self._clock,
+            workers=self._workers,
+            counters=self._counters,
+            touched=lambda partition: housekeeping.touched(partition),
+        )
+        flusher = Flusher(self._workers, self._clock, self._counters, partitions.fail_disk)
+        housekeeping = Housekeeping(partitions, flusher, settings.storage, self._clock)
+        undo.push_async_callback(self._run, partitions.close)
+        partitions.load(controller.image)
+        controller.subscribe(partitions.changed, settled=partitions.settled)
+
+        configs = Configs(controller, settings)
+        topics = Topics(controller, configs, settings.broker, uuid4)
+        groups = GroupCoordinator(settings.group, partitions=partitions, topics=topics)
+        service = self._service = Service(
+            settings=settings,
+            cluster_id=cluster_id,
+            data_dir=settings.storage.data_dir if settings.storage.kind == "disk" else "memory",
+            node=BrokerRecord(node_id, "", 0),
+            clock=self._clock,
+            workers=self._workers,
+            counters=self._counters,
+            controller=controller,
+            topics=topics,
+            configs=configs,
+            partitions=partitions,
+            groups=groups,
+            producer_ids=ProducerIds(controller),
+        )
+        undo.push_async_callback(flusher.drain)
+        await self._open_doors(service, housekeeping, flusher)
+
+    def _claim(self) -> tuple[Files, str]:
+        storage = self._settings.storage
+        files: Files
+        if storage.kind == "memory":
+            files = MemoryFiles()
+        else:
+            files = DiskFiles(storage.data_dir, read=storage.read)
+        directory = Directory.claim(files, node_id=self._settings.broker.node_id)
+        self._undo.callback(directory.release)
+        return files, directory.cluster_id
+
+    def _open_metadata(self, files: Files) -> Controller:
+        config = TopicConfig.of({}, self._settings.storage)
+        log = Log.open(files, METADATA_PATH, config, now_ms=self._clock.now_ms())
+        self._undo.callback(log.close)
+        controller = Controller(StoredMetadataLog(log, self._workers, self._clock))
+        self._undo.push_async_callback(controller.close)
+        controller.load()
+        return controller
+
+    async def _open_doors(self, service: Service, housekeeping: Housekeeping, flusher: Flusher) -> None:
+        kafka = KafkaServer(self._settings.kafka, service)
+        self._undo.push_async_callback(kafka.stop)
+        port = await kafka.bind()
+        service.node = self._node_record(port)
+        if service.image.brokers.get(service.node.node_id) != service.node:
+            await service.controller.propose([service.node])
+        await service.groups.start()
+        self._undo.push_async_callback(service.groups.stop)
+        housekeeping.start()
+        self._undo.push_async_callback(housekeeping.stop)
+        self._undo.push_async_callback(flusher.drain)
+        await kafka.start()
+        self._undo.callback(kafka.refuse_new)
+        probe = asyncio.create_task(loops.probe(self._counters.loop_delay_seconds), name="loop-probe")
+        self._undo.callback(probe.cancel)
+        self.addresses = Addresses(self._settings.kafka.host, port)
+        if self._settings.http.enabled:
+            http = self._http_server(service)
+            self._undo.push_async_callback(http.stop)
+            http_port = await http.start()
+            self.addresses = Addresses(self._settings.kafka.host, port, self._settings.http.host, http_port)
+        service.ready = True
+        self._undo.callback(setattr, service, "ready", False)
+
+    def _node_record(self, port: int) -> BrokerRecord:
+        kafka, broker = self._settings.kafka, self._settings.broker
+        host = kafka.advertised_host or ("localhost" if kafka.host in WILDCARDS else kafka.host)
+        return BrokerRecord(broker.node_id, host, kafka.advertised_port or port, broker.rack)
+
+    def _http_server(self, service: Service) -> HttpServer:
+        from headrace import __version__
+        from headrace.gateways.http.server import HttpServer
+
+        return HttpServer(
+            self._settings.http,
+            service,
+            version=__version__,
+            addresses=lambda: {"kafka": self.addresses.bootstrap_servers, "http": self.addresses.http_url or ""},
+        )
+
+    async def _run(self, work: Callable[[], None]) -> None:
+        await self._workers.run(work)

@@ -1,0 +1,109 @@
+"""What a broker does by the clock: retention, rolls, producer expiry, interval flushes, expired waits.
+
+Rules:
+- Every round does a little and yields to the loop between partitions.
+- A fault of one log is its own: the round goes on with the next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from headrace.core.errors import DiskFullError, StorageError
+
+if TYPE_CHECKING:
+    from headrace.broker.flusher import Flusher
+    from headrace.broker.partition import Partition
+    from headrace.broker.partitions import Partitions
+    from headrace.core.ports import Clock
+    from headrace.storage.settings import StorageSettings
+
+logger = logging.getLogger(__name__)
+
+EXPIRY_SECONDS = 0.5
+CHECKPOINT_SECONDS = 5.0
+
+
+class Housekeeping:
+    """See the module."""
+
+    def __init__(self, partitions: Partitions, flusher: Flusher, settings: StorageSettings, clock: Clock) -> None:
+        self._partitions = partitions
+        self._flusher = flusher
+        self._settings = settings
+        self._clock = clock
+        self._dirty: dict[Partition, int] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        rounds = (
+            (EXPIRY_SECONDS, self._expire_waits),
+            (self._settings.flush_interval_ms / 1000, self._flush_dirty),
+            (CHECKPOINT_SECONDS, self._checkpoint),
+            (self._settings.retention_check_interval_ms / 1000, self._retain),
+        )
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._repeat(seconds, work)) for seconds, work in rounds]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def touched(self, partition: Partition) -> None:
+        """`partition` has new bytes: sync them now, soon, or leave it to the system, as its topic says."""
+        if partition.durable_ack:
+            self._flusher.request(partition)
+        elif partition.log.config.flush == "interval" and partition.log.config.storage == "disk":
+            unsynced = partition.log.unsynced_bytes
+            self._dirty[partition] = unsynced
+            if unsynced >= self._settings.flush_interval_bytes:
+                del self._dirty[partition]
+                self._flusher.request(partition)
+
+    async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await work()
+            except Exception:
+                logger.exception("a round of housekeeping failed", extra={"work": work.__name__})
+
+    async def _expire_waits(self) -> None:
+        now = asyncio.get_running_loop().time()
+        for partition in self._partitions:
+            partition.expire_commits(now)
+
+    async def _flush_dirty(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for partition in dirty:
+            self._flusher.request(partition)
+
+    async def _checkpoint(self) -> None:
+        await self._each(lambda partition: partition.log.checkpoint())
+
+    async def _retain(self) -> None:
+        now_ms = self._clock.now_ms()
+
+        def retain(partition: Partition) -> None:
+            partition.log.roll_if_due(now_ms)
+            removed = partition.log.retain(now_ms)
+            if removed:
+                about = {"topic": partition.topic, "partition": partition.index, "segments": len(removed)}
+                logger.info("retention removed segments", extra=about)
+
+        await self._each(retain)
+
+    async def _each(self, work: Callable[[Partition], object]) -> None:
+        for partition in list(self._partitions):
+            if partition.log.failed is None:
+                try:
+                    work(partition)
+                except DiskFullError as error:
+                    logger.warning("housekeeping found the disk full", extra={"reason": str(error)})
+                except StorageError as error:
+                    partition.fail(error)
+            await asyncio.sleep(0)

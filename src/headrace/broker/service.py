@@ -1,0 +1,86 @@
+"""What the doors see of a broker: the parts, and the few questions that every API asks.
+
+Rules:
+- It holds the parts and makes none of them; `app` does. It has no life of its own.
+- Everything here is called on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.core.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.broker.configs import Configs
+    from headrace.broker.controller import Controller
+    from headrace.broker.groups import GroupCoordinator
+    from headrace.broker.image import BrokerRecord, Image
+    from headrace.broker.partition import Partition
+    from headrace.broker.partitions import Partitions
+    from headrace.broker.producer_ids import ProducerIds
+    from headrace.broker.topics import Topics
+    from headrace.core.counters import Counters
+    from headrace.core.ports import Clock, Workers
+    from headrace.settings import Settings
+
+
+@dataclass(slots=True)
+class Service:
+    """See the module."""
+
+    settings: Settings
+    cluster_id: str
+    data_dir: str
+    node: BrokerRecord
+    clock: Clock
+    workers: Workers
+    counters: Counters
+    controller: Controller
+    topics: Topics
+    configs: Configs
+    partitions: Partitions
+    groups: GroupCoordinator
+    producer_ids: ProducerIds
+    ready: bool = False
+    _turn: int = 0
+
+    @property
+    def image(self) -> Image:
+        return self.controller.image
+
+    @property
+    def faults(self) -> list[str]:
+        """What is wrong with this broker, for people."""
+        found = self.partitions.faults
+        if self.controller.fault is not None:
+            found.append(f"metadata: {self.controller.fault}")
+        return found
+
+    def topic_name(self, topic_id: UUID | None) -> str | None:
+        return None if topic_id is None else self.controller.image.topic_names.get(topic_id)
+
+    def next_turn(self) -> int:
+        """A number that moves on, for fairness between partitions."""
+        self._turn += 1
+        return self._turn
+
+    def check_epoch(self, partition: Partition, leader_epoch: int) -> None:
+        """Refuse a client whose idea of the leader is older or newer than ours."""
+        if leader_epoch < 0 or leader_epoch == partition.leader_epoch:
+            return
+        older = leader_epoch < partition.leader_epoch
+        raise ApiError(ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch)
+
+    def check_insync(self, partition: Partition) -> None:
+        """Refuse a write that too few replicas would get."""
+        record = self.image.topics[partition.topic].partitions[partition.index]
+        if len(record.isr) < partition.log.config.min_insync_replicas:
+            raise ApiError(ErrorCode.not_enough_replicas)
+
+    def count_error(self, api: str, code: int) -> None:
+        errors = self.counters.errors
+        errors[api, code] = errors.get((api, code), 0) + 1

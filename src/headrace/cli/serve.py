@@ -1,0 +1,131 @@
+"""`headrace serve`: a broker in the foreground until Ctrl-C or SIGTERM.
+
+One readable line on stdout says that it is ready, and where; logs go to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from headrace.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from headrace.core.config import ConfigFile
+    from headrace.settings import Settings
+
+HELP = """Run a broker in the foreground. Ctrl-C or SIGTERM stops it cleanly.
+
+  headrace serve                                   durable, in ./headrace-data, on 127.0.0.1:9092
+  headrace serve --memory --port 0                 nothing on disk, any free port
+  headrace serve --data-dir /var/lib/headrace --host 0.0.0.0 --advertised-host broker.example
+
+Every setting is a flag, a variable HEADRACE_SECTION_NAME and a key in the --config file, in this order of precedence.
+"""
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.command(
+    help=HELP,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+)
+def serve(ctx: typer.Context) -> None:
+    args = list(ctx.args)
+    if "--help" in args or "-h" in args:
+        print(_help())
+        return
+    begun = _process_start()
+    settings = _settings(args)
+    from headrace.runtime import logs, loop
+
+    logs.configure(settings.log)
+    try:
+        loop.run(_serve(settings, begun))
+    finally:
+        logs.flush()
+
+
+def _help() -> str:
+    from headrace.settings import SETTINGS
+
+    lines = [HELP, "Flags:", "  --config FILE", "      Read settings from a YAML file."]
+    for item in SETTINGS:
+        lines.append(f"  {item.flag} {'' if item.kind is bool else item.field.upper()}".rstrip())
+        lines.append(f"      {item.help} [{item.show(item.default)}]")
+    return "\n".join(lines)
+
+
+def _settings(args: list[str]) -> Settings:
+    from headrace.settings import flags_of, load
+
+    path = os.environ.get("HEADRACE_CONFIG")
+    rest = []
+    words = iter(args)
+    for word in words:
+        if word == "--config":
+            path = next(words, None)
+            if path is None:
+                raise ConfigError("--config needs the path of a YAML file")
+        elif word.startswith("--config="):
+            path = word.removeprefix("--config=")
+        else:
+            rest.append(word)
+    return load(flags_of(rest), os.environ, _config_file(path)).settings
+
+
+def _config_file(path: str | None) -> ConfigFile | None:
+    from headrace.core.config import ConfigFile
+
+    if path is None:
+        return None
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return ConfigFile(path, stream.read())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--config {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+async def _serve(settings: Settings, begun: float) -> None:
+    from headrace import __version__
+    from headrace.app import Node
+
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    node = Node(settings)
+    addresses = await node.start()
+    where = f"data {settings.storage.data_dir}" if settings.storage.kind == "disk" else "in memory"
+    http = f" http {addresses.http_url}" if addresses.http_url else ""
+    took_ms = (time.time() - begun) * 1000
+    print(
+        f"headrace {__version__} ready: kafka {addresses.bootstrap_servers}{http} {where} ({took_ms:.0f} ms)",
+        flush=True,
+    )
+    await stopping.wait()
+    print("headrace is stopping", file=sys.stderr, flush=True)
+    await node.stop()
+
+
+def _process_start() -> float:
+    """When this process began, in seconds since 1970, so that the ready line counts the interpreter too."""
+    try:
+        with open("/proc/self/stat", encoding="ascii") as stat, open("/proc/uptime", encoding="ascii") as uptime:
+            ticks = int(stat.read().rsplit(")", 1)[1].split()[19])
+            age = float(uptime.read().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+        return time.time() - age
+    except (OSError, ValueError, IndexError):
+        return time.time()
+
+
+def main(args: list[str]) -> Any:
+    """For tests: run with these words."""
+    return typer.main.get_command(app).main(args=args, standalone_mode=False)

@@ -1,0 +1,1 @@
+"""The Kafka door: frames in, answers out, in order."""

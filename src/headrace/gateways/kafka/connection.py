@@ -1,0 +1,286 @@
+"""One client's connection on the Kafka port.
+
+Rules:
+- Answers leave in the order of the requests, whatever finished first.
+- A request's synchronous part runs as soon as its frame is whole and in the order of arrival, so appends keep their
+  order; only waiting overlaps.
+- Nothing is allocated for a length that was only promised. A peer that breaks the wire is closed without an answer.
+- A peer that does not read its answers is not read from; too many unanswered requests pause it too.
+- An exception that nobody expected closes this connection and no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from headrace.apis import TABLE, api_versions
+from headrace.apis.api import Api, Context, Encoded
+from headrace.core import limits
+from headrace.core.counters import Histogram
+from headrace.core.errors import ApiError, ProtocolError
+from headrace.wire.frames import FrameSplitter
+from headrace.wire.headers import RequestHeader, parse_request_header, response_header
+from headrace.wire.messages import decode_request, encode_answer
+
+if TYPE_CHECKING:
+    from headrace.broker.service import Service
+    from headrace.gateways.kafka.server import KafkaServer
+
+logger = logging.getLogger(__name__)
+
+Outcome = Mapping[str, Any] | Encoded | None
+
+
+class Slot:
+    """The place of one answer in the queue. `parts` is None until it is there; an empty list sends nothing."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: Sequence[bytes] | None = None
+
+
+class Connection(asyncio.Protocol):
+    """See the module."""
+
+    def __init__(self, server: KafkaServer, service: Service, max_frame_bytes: int) -> None:
+        self._server = server
+        self._service = service
+        self._loop = asyncio.get_running_loop()
+        self._monotonic = service.clock.monotonic
+        self._splitter = FrameSplitter(max_frame_bytes)
+        self._transport: asyncio.Transport | None = None
+        self._slots: deque[Slot] = deque()
+        self._out: list[bytes] = []
+        self._backlog: deque[bytes | memoryview] = deque()
+        self._tasks: dict[asyncio.Future[Outcome], None] = {}
+        self._busy = False
+        self._reading = True
+        self._writable = True
+        self.host = ""
+        self.last_active = self._loop.time()
+        self.stalled_since: float | None = None
+
+    # -- the transport's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername")
+        self.host = str(peer[0]) if peer else ""
+        if not self._server.admit(self):
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._backlog.clear()
+        for task in tuple(self._tasks):
+            task.cancel()
+        self._server.forget(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.last_active = self._loop.time()
+        try:
+            frames = self._splitter.feed(data)
+        except ProtocolError as error:
+            self._refuse(error)
+            return
+        if self._backlog:
+            self._backlog.extend(frames)
+            return
+        self._handle(frames)
+
+    def pause_writing(self) -> None:
+        self._writable = False
+        self.stalled_since = self._loop.time()
+        self._pace()
+
+    def resume_writing(self) -> None:
+        self._writable = True
+        self.stalled_since = None
+        self._pace()
+
+    def close(self) -> None:
+        """Close at once; what waits is given up."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def half_frame(self) -> bool:
+        """The peer has begun a frame and not finished it."""
+        return self._splitter.pending
+
+    # -- requests
+
+    def _handle(self, frames: Sequence[bytes | memoryview]) -> None:
+        self._busy = True
+        try:
+            for number, frame in enumerate(frames):
+                if not self._writable or len(self._slots) >= limits.IN_FLIGHT_PER_CONNECTION:
+                    self._backlog.extend(frames[number:])
+                    break
+                self._request(frame)
+        except ProtocolError as error:
+            self._refuse(error)
+            return
+        except Exception:
+            logger.exception("a request failed in an unexpected way", extra={"client_host": self.host})
+            self.close()
+            return
+        finally:
+            self._busy = False
+        self._flush()
+        self._pace()
+
+    def _request(self, frame: bytes | memoryview) -> None:
+        header = parse_request_header(frame)
+        api = TABLE.get(header.api_key)
+        if api is None:
+            raise ProtocolError(f"unknown API key {header.api_key}")
+        if not api.versions[0] <= header.api_version <= api.versions[1]:
+            if api is api_versions.API:
+                self._answer_unsupported(header)
+                return
+            raise ProtocolError(f"{api.name} version {header.api_version} is not supported")
+        if len(frame) > api.max_request_bytes:
+            raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
+        request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
+        context = Context(self._service, header.api_version, header.client_id, self.host, header.correlation_id)
+        begun = self._monotonic()
+        try:
+            outcome = api.handle(context, request)
+        except ApiError as error:
+            outcome = self._excuse(api, context, request, error)
+        if outcome is None or isinstance(outcome, Encoded | dict):
+            if self._slots:
+                slot = Slot()
+                self._slots.append(slot)
+                slot.parts = self._encode(api, header, outcome)
+            else:
+                self._out.extend(self._encode(api, header, outcome))
+            self._measure(api, begun)
+            return
+        slot = Slot()
+        self._slots.append(slot)
+        future: asyncio.Future[Outcome] = asyncio.ensure_future(outcome)  # type: ignore[arg-type]
+        self._tasks[future] = None
+        future.add_done_callback(lambda done: self._finished(done, slot, api, header, context, request, begun))
+
+    def _finished(
+        self,
+        future: asyncio.Future[Outcome],
+        slot: Slot,
+        api: Api,
+        header: RequestHeader,
+        context: Context,
+        request: Any,
+        begun: float,
+    ) -> None:
+        self._tasks.pop(future, None)
+        if future.cancelled() or self._transport is None:
+            if not future.cancelled():
+                future.exception()
+            return
+        try:
+            try:
+                outcome = future.result()
+            except ApiError as error:
+                outcome = self._excuse(api, context, request, error)
+            slot.parts = self._encode(api, header, outcome)
+        except ProtocolError as error:
+            self._refuse(error)
+            return
+        except Exception:
+            logger.exception("a request failed in an unexpected way", extra=_about(api, header, self.host))
+            self.close()
+            return
+        self._measure(api, begun)
+        slots, out = self._slots, self._out
+        while slots and slots[0].parts is not None:
+            out.extend(slots.popleft().parts or ())
+        if not self._busy:
+            self._flush()
+            self._pace()
+
+    def _excuse(self, api: Api, context: Context, request: Any, error: ApiError) -> Outcome:
+        if api.on_error is None:
+            raise ProtocolError(f"{api.name}: {error}") from error
+        errors = self._service.counters.errors
+        errors[api.name, error.code] = errors.get((api.name, error.code), 0) + 1
+        return api.on_error(context, request, error)
+
+    def _encode(self, api: Api, header: RequestHeader, outcome: Outcome) -> Sequence[bytes]:
+        if outcome is None:
+            return ()
+        head = response_header(api.key, header.api_version, header.correlation_id)
+        if isinstance(outcome, Encoded):
+            parts = outcome.parts
+            size = len(head) + sum(map(len, parts))
+            return (size.to_bytes(4, "big") + head, *parts)
+        body = encode_answer(api.key, header.api_version, outcome)
+        return ((len(head) + len(body)).to_bytes(4, "big") + head + body,)
+
+    def _answer_unsupported(self, header: RequestHeader) -> None:
+        body = encode_answer(header.api_key, 0, api_versions.unsupported())
+        slot = Slot()
+        slot.parts = ((len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body,)
+        self._slots.append(slot)
+        while self._slots and self._slots[0].parts is not None:
+            self._out.extend(self._slots.popleft().parts or ())
+
+    # -- pace and manners
+
+    def _flush(self) -> None:
+        out = self._out
+        if out and self._transport is not None:
+            self._out = []
+            if len(out) == 1:
+                self._transport.write(out[0])
+            else:
+                self._transport.writelines(out)
+
+    def _pace(self) -> None:
+        """Read while the peer takes its answers and does not have too many open; take up what was put aside."""
+        transport = self._transport
+        if transport is None:
+            return
+        room = self._writable and len(self._slots) < limits.IN_FLIGHT_PER_CONNECTION
+        if room and self._backlog and not self._busy:
+            frames, self._backlog = list(self._backlog), deque()
+            self._loop.call_soon(self._resume, frames)
+            return
+        if room != self._reading:
+            self._reading = room
+            (transport.resume_reading if room else transport.pause_reading)()
+
+    def _resume(self, frames: list[bytes | memoryview]) -> None:
+        if self._transport is not None:
+            frames.extend(self._backlog)
+            self._backlog.clear()
+            self._handle(frames)
+
+    def _measure(self, api: Api, begun: float) -> None:
+        requests = self._service.counters.requests
+        histogram = requests.get(api.name)
+        if histogram is None:
+            histogram = requests[api.name] = Histogram()
+        histogram.observe(self._monotonic() - begun)
+
+    def _refuse(self, error: ProtocolError) -> None:
+        self._service.counters.protocol_errors += 1
+        self._server.complain(self.host, str(error))
+        self.close()
+
+
+def _about(api: Api, header: RequestHeader, host: str) -> dict[str, object]:
+    return {
+        "api": api.name,
+        "api_version": header.api_version,
+        "correlation_id": header.correlation_id,
+        "client_id": header.client_id,
+        "client_host": host,
+    }

@@ -1,0 +1,127 @@
+"""The listener on the Kafka port: admits connections, watches their manners, closes them at the end.
+
+Rules:
+- Connections are capped in all and per address; one too many is closed at once and counted.
+- Idle peers, peers that stop in the middle of a frame and peers that never read their answers are closed.
+- Complaints about peers are rate-limited: bad input must not fill the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from headrace.core.errors import ConfigError
+from headrace.gateways.kafka.connection import Connection
+
+if TYPE_CHECKING:
+    from headrace.broker.service import Service
+    from headrace.gateways.kafka.settings import KafkaSettings
+
+logger = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 5.0
+HALF_FRAME_SECONDS = 30.0
+UNREAD_ANSWER_SECONDS = 60.0
+COMPLAINTS_PER_SWEEP = 5
+BACKLOG = 1024
+
+
+class KafkaServer:
+    """See the module."""
+
+    def __init__(self, settings: KafkaSettings, service: Service) -> None:
+        self._settings = settings
+        self._service = service
+        self._connections: dict[Connection, None] = {}
+        self._by_host: dict[str, int] = {}
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._complaints = 0
+
+    async def bind(self) -> int:
+        """Take the port, without answering yet; returns its number."""
+        loop = asyncio.get_running_loop()
+        host, port = self._settings.host, self._settings.port
+        try:
+            self._server = await loop.create_server(
+                self._connection, host, port, backlog=BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from error
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        assert self._server is not None
+        await self._server.start_serving()
+        self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+
+    def refuse_new(self) -> None:
+        """Take no more connections; those that are there go on."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+
+    async def stop(self) -> None:
+        """Stop listening and close every connection."""
+        self.refuse_new()
+        for connection in tuple(self._connections):
+            connection.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def _connection(self) -> Connection:
+        return Connection(self, self._service, self._settings.max_request_bytes)
+
+    # -- called by connections
+
+    def admit(self, connection: Connection) -> bool:
+        counters, host = self._service.counters, connection.host
+        counters.connections_total += 1
+        crowded = len(self._connections) >= self._settings.max_connections
+        if crowded or self._by_host.get(host, 0) >= self._settings.max_connections_per_ip:
+            counters.connections_refused += 1
+            self.complain(host, "too many connections")
+            return False
+        self._connections[connection] = None
+        self._by_host[host] = self._by_host.get(host, 0) + 1
+        counters.connections = len(self._connections)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        if connection not in self._connections:
+            return
+        del self._connections[connection]
+        left = self._by_host[connection.host] - 1
+        if left:
+            self._by_host[connection.host] = left
+        else:
+            del self._by_host[connection.host]
+        self._service.counters.connections = len(self._connections)
+
+    def complain(self, host: str, reason: str) -> None:
+        self._complaints += 1
+        if self._complaints <= COMPLAINTS_PER_SWEEP:
+            logger.warning("a connection was closed", extra={"client_host": host, "reason": reason})
+
+    # -- housekeeping
+
+    def _sweep(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if self._complaints > COMPLAINTS_PER_SWEEP:
+            logger.warning("more connections were closed", extra={"count": self._complaints - COMPLAINTS_PER_SWEEP})
+        self._complaints = 0
+        idle_seconds = self._settings.idle_ms / 1000
+        for connection in tuple(self._connections):
+            silent = now - connection.last_active
+            if silent > idle_seconds or (connection.half_frame and silent > HALF_FRAME_SECONDS):
+                connection.close()
+            elif connection.stalled_since is not None and now - connection.stalled_since > UNREAD_ANSWER_SECONDS:
+                self.complain(connection.host, "answers were not read")
+                connection.close()
+        self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
