@@ -11,7 +11,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from headrace import apis
 from headrace.apis.api import Api
@@ -98,7 +98,7 @@ def apis_page() -> str:
     parts = [_GENERATED, _APIS_INTRODUCTION]
     parts.append(_table(("key", "API", "versions"), ((str(api.key), api.name, _versions(api)) for api in rows)))
     for api in rows:
-        summary, differences = _paragraphs(inspect.getmodule(api.handle))
+        summary, differences = _paragraphs(sys.modules[api.handle.__module__])
         parts.append(f"## {api.name}\n")
         parts.extend(f"{text}\n" for text in (summary, differences) if text)
     return "\n".join(parts)
@@ -110,7 +110,7 @@ def _versions(api: Api) -> str:
     return f"{served} (advertised from {api.advertise_from})" if api.advertise_from is not None else served
 
 
-def _paragraphs(module: Any) -> tuple[str, str]:
+def _paragraphs(module: ModuleType) -> tuple[str, str]:
     """The first paragraph of a module's docstring, and the one about differences from Kafka."""
     paragraphs = [text.strip() for text in (inspect.getdoc(module) or "").split("\n\n")]
     start = next((index for index, text in enumerate(paragraphs) if text.startswith(_DIFFERS)), None)

@@ -29,6 +29,7 @@ class StorageSettings:
         "ack",
         help="When bytes are forced to the disk: before each acknowledgement (grouped), at intervals, or when the "
         "system likes. A power cut can lose acknowledged records with the last two.",
+        flag="--flush",
     )
     flush_interval_ms: int = setting(
         1000, help="Longest time between syncs with flush=interval.", unit="ms", check=at_least(1)
