@@ -310,3 +310,18 @@ def test_a_record_that_does_not_fit_the_image_is_never_written():
         assert records_of(controller.proposed) == []
 
     asyncio.run(scenario())
+
+
+def test_a_proposal_is_answered_when_its_subscribers_have_settled():
+    async def scenario():
+        controller = Controller(MemoryMetadataLog())
+        opened = asyncio.Event()
+        controller.subscribe(lambda old, new: None, settled=lambda: opened.wait())
+        task = asyncio.create_task(controller.propose(topic("orders")))
+        await settle()
+        assert "orders" in controller.image.topics
+        assert not task.done()
+        opened.set()
+        await task
+
+    asyncio.run(scenario())

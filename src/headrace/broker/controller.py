@@ -8,6 +8,7 @@ Rules:
   image as it will be once everything under way is durable; clients are shown `image` only.
 - Nothing is applied, answered or told to subscribers before it is synced, in whatever flush mode the topics are.
 - Subscribers are called on the loop, in the log's order, with the image before and after. They must not raise.
+  One with slow work to do says so with `settled`; proposals are answered when it is done.
 - A full disk refuses a proposal and changes nothing. Any other failure is final: the controller is offline, and every
   proposal ends in KAFKA_STORAGE_ERROR.
 - A caller that goes away does not take its proposal along: once appended, it will be applied.
@@ -29,6 +30,7 @@ SNAPSHOT_AFTER = 10_000  # records that the log may hold beyond twice the last s
 FORMAT = 1
 
 OnChange = Callable[[Image, Image], None]
+Settled = Callable[[], Awaitable[None]]
 
 
 class MetadataLog(Protocol):
@@ -73,6 +75,7 @@ class Controller:
         self._image = Image()
         self._proposed = self._image
         self._subscribers: list[OnChange] = []
+        self._settled: list[Settled] = []
         self._pending: deque[_Pending] = deque()
         self._running: asyncio.Task[None] | None = None
         self._fault: Exception | None = None
@@ -94,9 +97,11 @@ class Controller:
         """Why the controller is offline, or None."""
         return self._fault
 
-    def subscribe(self, on_change: OnChange) -> None:
-        """Have `on_change(old, new)` called for every later change."""
+    def subscribe(self, on_change: OnChange, settled: Settled | None = None) -> None:
+        """Have `on_change(old, new)` called for every later change; `settled` waits until it has taken effect."""
         self._subscribers.append(on_change)
+        if settled is not None:
+            self._settled.append(settled)
 
     def load(self) -> Image:
         """Replay the log at start-up. Blocking. Raises StorageError with a message for the operator."""
@@ -135,7 +140,10 @@ class Controller:
             last = self._pending[-1]
             self._pending.append(_Pending(last.offset, last.image, snapshot=False, answer=answer))
         self._run()
-        return await answer
+        image = await answer
+        for settled in self._settled:
+            await settled()
+        return image
 
     async def close(self) -> None:
         """Wait until everything proposed is committed, or has failed."""

@@ -1,0 +1,408 @@
+"""Topics are made, grown and deleted here: what a request wants, checked as Kafka checks it, becomes a proposal.
+
+Rules:
+- A decision is a plain function of the proposed image; deciding and proposing happen without awaiting in between.
+- Each topic of a request has its own outcome; one that is refused does not hinder the others.
+- All that one request changes is one proposal. No outcome is handed out before everything it rests on is durable.
+- It knows neither versions of messages nor where partitions are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+from uuid import UUID
+
+from headrace.broker.image import (
+    ConfigRecord,
+    Image,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicImage,
+    TopicRecord,
+)
+from headrace.core.errors import ApiError, ErrorCode
+from headrace.core.limits import INTERNAL_TOPICS, PARTITIONS_PER_REQUEST, PARTITIONS_PER_TOPIC, topic_name_fault
+
+if TYPE_CHECKING:
+    from headrace.broker.configs import Configs
+    from headrace.broker.controller import Controller
+    from headrace.broker.settings import BrokerSettings
+
+METADATA_TOPIC = "__cluster_metadata"
+Replicas = tuple[int, ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic that someone wants. -1 stands for the broker's default; assignments are (partition, replicas)."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Replicas]] = ()
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """A topic that shall have `count` partitions; the new ones are placed by us unless `assignments` are given."""
+
+    name: str
+    count: int
+    assignments: Sequence[Replicas] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOutcome:
+    """What became of one topic of a request: the topic as it is now (or was, if deleted), or an error."""
+
+    name: str | None
+    topic_id: UUID | None = None
+    topic: TopicImage | None = None
+    error: ApiError | None = None
+
+
+class Topics:
+    """See the module."""
+
+    def __init__(
+        self, controller: Controller, configs: Configs, settings: BrokerSettings, new_id: Callable[[], UUID]
+    ) -> None:
+        self._controller = controller
+        self._configs = configs
+        self._settings = settings
+        self._new_id = new_id
+
+    async def create(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
+        """Create topics for a client. Outcomes come in the order of the request, one for each name."""
+        repeated = _repeated(topic.name for topic in wanted)
+        outcomes = {name: _refused(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in repeated}
+        allowed = []
+        for topic in wanted:
+            if topic.name in repeated:
+                continue
+            try:
+                _refuse_internal(topic.name, "created")
+            except ApiError as error:
+                outcomes[topic.name] = TopicOutcome(topic.name, error=error)
+            else:
+                allowed.append(topic)
+        decided, records = self._decide_creation(allowed)
+        outcomes.update((outcome.name, outcome) for outcome in decided if outcome.name is not None)
+        await self._controller.propose([] if validate_only else records)
+        return [outcomes[name] for name in dict.fromkeys(topic.name for topic in wanted)]
+
+    async def ensure(self, wanted: Sequence[NewTopic]) -> list[TopicOutcome]:
+        """Create those that do not exist yet, internal ones too; a topic that exists is as good as a new one.
+
+        For auto-creation and for coordinators: a replication factor that is left to us shrinks to the cluster's size.
+        """
+        unique = list({topic.name: topic for topic in wanted}.values())
+        image = self._controller.proposed
+        missing = [topic for topic in unique if topic.name not in image.topics]
+        decided, records = self._decide_creation(missing, shrink=True)
+        outcomes = {outcome.name: outcome for outcome in decided}
+        image = await self._controller.propose(records)
+        for topic in unique:
+            found = image.topics.get(topic.name)
+            if found is not None:
+                outcomes[topic.name] = TopicOutcome(found.name, found.topic_id, found)
+            elif topic.name not in outcomes:  # it was deleted while we waited
+                outcomes[topic.name] = _refused(topic.name, ErrorCode.unknown_topic_or_partition)
+        return [outcomes[topic.name] for topic in unique]
+
+    async def ensure_one(self, topic: NewTopic) -> TopicImage:
+        """`ensure` for one topic. Raises ApiError."""
+        found = self._controller.image.topics.get(topic.name)
+        if found is not None:
+            return found
+        [outcome] = await self.ensure([topic])
+        if outcome.topic is None:
+            raise outcome.error or ApiError(ErrorCode.unknown_server_error)
+        return outcome.topic
+
+    async def delete(self, targets: Sequence[tuple[str | None, UUID | None]]) -> list[TopicOutcome]:
+        """Delete topics, each given by name or by id. Raises ApiError(topic_deletion_disabled)."""
+        if not self._settings.delete_topics:
+            raise ApiError(ErrorCode.topic_deletion_disabled, "Topic deletion is disabled.")
+        outcomes, records = _decide_deletion(self._controller.proposed, targets)
+        await self._controller.propose(records)
+        return outcomes
+
+    async def add_partitions(
+        self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
+    ) -> list[TopicOutcome]:
+        """Give topics more partitions. Outcomes come in the order of the request, one for each name."""
+        repeated = _repeated(topic.name for topic in wanted)
+        outcomes = {name: _refused(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in repeated}
+        records: list[MetadataRecord] = []
+        image = self._controller.proposed
+        for topic in wanted:
+            if topic.name in repeated:
+                continue
+            try:
+                added = _added_partitions(image, topic, room=PARTITIONS_PER_REQUEST - len(records))
+            except ApiError as error:
+                outcomes[topic.name] = TopicOutcome(topic.name, error=error)
+            else:
+                records.extend(added)
+                outcomes[topic.name] = TopicOutcome(topic.name, image.topics[topic.name].topic_id)
+        await self._controller.propose([] if validate_only else records)
+        return [outcomes[name] for name in dict.fromkeys(topic.name for topic in wanted)]
+
+    def _decide_creation(
+        self, wanted: Sequence[NewTopic], *, shrink: bool = False
+    ) -> tuple[list[TopicOutcome], list[MetadataRecord]]:
+        """Outcomes and records for topics with distinct names. One call is one request."""
+        image = self._controller.proposed
+        names = {_collision_key(name): name for name in image.topics}
+        outcomes: list[TopicOutcome] = []
+        records: list[MetadataRecord] = []
+        room = PARTITIONS_PER_REQUEST
+        for topic in wanted:
+            try:
+                made = self._decide_topic(image, topic, names, room=room, shrink=shrink)
+            except ApiError as error:
+                outcomes.append(TopicOutcome(topic.name, error=error))
+                continue
+            room -= len(made.partitions)
+            names[_collision_key(made.name)] = made.name
+            outcomes.append(TopicOutcome(made.name, made.topic_id, made))
+            records.append(TopicRecord(made.name, made.topic_id))
+            records.extend(ConfigRecord("topic", made.name, key, value) for key, value in made.configs.items())
+            records.extend(made.partitions)
+        return outcomes, records
+
+    def _decide_topic(
+        self, image: Image, topic: NewTopic, names: Mapping[str, str], *, room: int, shrink: bool
+    ) -> TopicImage:
+        """The topic as it would be. `names` are those taken, by collision key. Raises ApiError."""
+        if topic.name in image.topics:
+            raise ApiError(ErrorCode.topic_already_exists, f"Topic '{topic.name}' already exists.")
+        fault = topic_name_fault(topic.name)
+        if fault is not None:
+            raise ApiError(ErrorCode.invalid_topic_exception, fault)
+        other = names.get(_collision_key(topic.name))
+        if other is not None:
+            raise ApiError(
+                ErrorCode.invalid_topic_exception, f"Topic '{topic.name}' collides with existing topic: {other}"
+            )
+        configs = _without_nulls(topic.configs)
+        self._configs.topic_config(configs, image)
+        if topic.assignments:
+            placed = _manual_placement(image, topic, room)
+        else:
+            placed = self._automatic_placement(image, topic, room, shrink=shrink)
+        partitions = tuple(_partition(topic.name, index, replicas) for index, replicas in enumerate(placed))
+        return TopicImage(topic.name, self._new_id(), partitions, configs)
+
+    def _automatic_placement(self, image: Image, topic: NewTopic, room: int, *, shrink: bool) -> list[Replicas]:
+        if topic.replication_factor < -1 or topic.replication_factor == 0:
+            raise ApiError(
+                ErrorCode.invalid_replication_factor,
+                "Replication factor must be larger than 0, or -1 to use the default value.",
+            )
+        if topic.partitions < -1 or topic.partitions == 0:
+            raise ApiError(
+                ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
+            )
+        count = self._settings.num_partitions if topic.partitions == -1 else topic.partitions
+        _check_count(count, count, room)
+        factor = topic.replication_factor
+        if factor == -1:
+            factor = self._settings.default_replication_factor
+            if shrink:
+                factor = max(1, min(factor, len(image.brokers)))
+        return place(sorted(image.brokers), count, factor, shift=len(image.topics))
+
+
+def place(brokers: Sequence[int], count: int, replication_factor: int, *, shift: int) -> list[Replicas]:
+    """Replicas for `count` partitions, round-robin over the brokers, beginning at number `shift`."""
+    if replication_factor > len(brokers):
+        raise ApiError(
+            ErrorCode.invalid_replication_factor,
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
+            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered.",
+        )
+    size = len(brokers)
+    return [
+        tuple(brokers[(shift + index + replica) % size] for replica in range(replication_factor))
+        for index in range(count)
+    ]
+
+
+def _manual_placement(image: Image, topic: NewTopic, room: int) -> list[Replicas]:
+    if topic.replication_factor != -1:
+        raise ApiError(
+            ErrorCode.invalid_request,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.partitions != -1:
+        raise ApiError(
+            ErrorCode.invalid_request,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    placed: dict[int, Replicas] = {}
+    factor: int | None = None
+    for index, replicas in topic.assignments:
+        if index in placed:
+            raise ApiError(
+                ErrorCode.invalid_replica_assignment,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        _check_replicas(image, replicas, factor)
+        factor = len(replicas)
+        placed[index] = replicas
+    if any(index not in placed for index in range(len(placed))):
+        raise ApiError(
+            ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"
+        )
+    _check_count(len(placed), len(placed), room)
+    return [placed[index] for index in range(len(placed))]
+
+
+def _check_replicas(image: Image, replicas: Replicas, factor: int | None) -> None:
+    """Refuse a manual assignment that cannot be. `factor` is what the partitions before it have."""
+    fault = None
+    if not replicas:
+        fault = "an empty replica list."
+    for broker, times in sorted(Counter(replicas).items()):
+        if fault is None and broker not in image.brokers:
+            fault = f"broker {broker}, but no such broker is registered."
+        elif fault is None and times > 1:
+            fault = f"the broker {broker} more than once."
+    if fault is None and factor is not None and len(replicas) != factor:
+        fault = (
+            f"a partition with {len(replicas)} replica(s), but this is not consistent with previous partitions, "
+            f"which have {factor} replica(s)."
+        )
+    if fault is not None:
+        raise ApiError(ErrorCode.invalid_replica_assignment, f"The manual partition assignment includes {fault}")
+
+
+def _added_partitions(image: Image, wanted: NewPartitions, *, room: int) -> list[PartitionRecord]:
+    topic = image.topics.get(wanted.name)
+    if topic is None:
+        raise ApiError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+    _refuse_internal(wanted.name, "grown")
+    present = len(topic.partitions)
+    if wanted.count == present:
+        raise ApiError(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
+    if wanted.count < present:
+        raise ApiError(
+            ErrorCode.invalid_partitions,
+            f"The topic {wanted.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
+        )
+    additional = wanted.count - present
+    _check_count(wanted.count, additional, room)
+    first = topic.partitions[0].replicas
+    placed: Sequence[Replicas]
+    if wanted.assignments is None:
+        brokers = sorted(image.brokers)
+        shift = brokers.index(first[0]) if first[0] in image.brokers else 0
+        placed = place(brokers, additional, len(first), shift=shift + present)
+    else:
+        if len(wanted.assignments) != additional:
+            raise ApiError(
+                ErrorCode.invalid_replica_assignment,
+                f"Attempted to add {additional} additional partition(s), but only "
+                f"{len(wanted.assignments)} assignment(s) were specified.",
+            )
+        for replicas in wanted.assignments:
+            _check_replicas(image, replicas, len(first))
+        placed = wanted.assignments
+    return [_partition(wanted.name, present + offset, replicas) for offset, replicas in enumerate(placed)]
+
+
+def _decide_deletion(
+    image: Image, targets: Sequence[tuple[str | None, UUID | None]]
+) -> tuple[list[TopicOutcome], list[MetadataRecord]]:
+    repeated_names = _repeated(name for name, topic_id in targets if name is not None and topic_id is None)
+    repeated_ids = _repeated(topic_id for name, topic_id in targets if name is None and topic_id is not None)
+    outcomes: list[TopicOutcome] = []
+    records: list[MetadataRecord] = []
+    gone: set[UUID] = set()
+    for name, topic_id in dict.fromkeys(targets):
+        try:
+            if name is not None and topic_id is not None:
+                raise ApiError(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+            if name in repeated_names:
+                raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
+            if topic_id in repeated_ids:
+                raise ApiError(ErrorCode.invalid_request, "Duplicate topic id.")
+            topic = _find(image, name, topic_id)
+            if topic.topic_id in gone:
+                raise ApiError(
+                    ErrorCode.invalid_request, "The provided topic name maps to an ID that was already supplied."
+                )
+            _refuse_internal(topic.name, "deleted")
+        except ApiError as error:
+            outcomes.append(TopicOutcome(name, topic_id, error=error))
+        else:
+            gone.add(topic.topic_id)
+            outcomes.append(TopicOutcome(topic.name, topic.topic_id, topic))
+            records.append(RemoveTopicRecord(topic.name))
+    return outcomes, records
+
+
+def _find(image: Image, name: str | None, topic_id: UUID | None) -> TopicImage:
+    """The topic that a client means. Raises ApiError."""
+    if name is not None:
+        topic = image.topics.get(name)
+        if topic is None:
+            raise ApiError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
+        return topic
+    if topic_id is None:
+        raise ApiError(ErrorCode.invalid_request, "Neither topic name nor id were specified.")
+    topic = image.topic_by_id(topic_id)
+    if topic is None:
+        raise ApiError(ErrorCode.unknown_topic_id, "This server does not host this topic ID.")
+    return topic
+
+
+def _refuse_internal(name: str, verb: str) -> None:
+    """Coordinators rest on the internal topics: no client may make, grow or delete one."""
+    if name == METADATA_TOPIC:
+        raise ApiError(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
+    if name in INTERNAL_TOPICS:
+        raise ApiError(ErrorCode.invalid_topic_exception, f"The internal topic {name} cannot be {verb} by clients.")
+
+
+def _check_count(total: int, additional: int, room: int) -> None:
+    if total > PARTITIONS_PER_TOPIC:
+        raise ApiError(
+            ErrorCode.invalid_partitions, f"A topic has at most {PARTITIONS_PER_TOPIC} partitions, not {total}."
+        )
+    if additional > room:
+        raise ApiError(
+            ErrorCode.invalid_partitions, f"One request creates at most {PARTITIONS_PER_REQUEST} partitions."
+        )
+
+
+def _partition(topic: str, index: int, replicas: Replicas) -> PartitionRecord:
+    return PartitionRecord(topic, index, replicas, replicas, leader=replicas[0], leader_epoch=0)
+
+
+def _without_nulls(configs: Mapping[str, str | None]) -> dict[str, str]:
+    nulls = [key for key, value in configs.items() if value is None]
+    if nulls:
+        raise ApiError(ErrorCode.invalid_config, f"Null value not supported for topic configs: {','.join(nulls)}")
+    return {key: value for key, value in configs.items() if value is not None}
+
+
+def _collision_key(name: str) -> str:
+    """Names that differ only in '.' and '_' become one name in metrics, so Kafka allows only one of them."""
+    return name.replace(".", "_")
+
+
+def _repeated(items: Iterable[T]) -> set[T]:
+    return {item for item, times in Counter(items).items() if times > 1}
+
+
+def _refused(name: str, code: ErrorCode, message: str = "") -> TopicOutcome:
+    return TopicOutcome(name, error=ApiError(code, message))
