@@ -1,0 +1,100 @@
+"""Failures as one line for people: what went wrong, and what to do about it.
+
+Rule: a traceback is shown only with --debug or HEADRACE_DEBUG.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+import typer
+
+from headrace.core.errors import ApiError, ConfigError, HeadraceError
+
+FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+
+_REMEDIES = {
+    "UNREACHABLE": "is a broker running? try: headrace serve",
+    "_TRANSPORT": "is a broker running? try: headrace serve",
+    "_ALL_BROKERS_DOWN": "is a broker running? try: headrace serve",
+    "_RESOLVE": "check the host name given with --bootstrap",
+    "_TIMED_OUT": "is that a Kafka listener? a longer --timeout may help",
+    "TIMED_OUT": "is that a Kafka listener? a longer --timeout may help",
+    "UNKNOWN_TOPIC_OR_PART": "see: headrace topic list",
+    "_UNKNOWN_TOPIC": "see: headrace topic list",
+    "_UNKNOWN_PARTITION": "see: headrace topic describe TOPIC",
+    "TOPIC_ALREADY_EXISTS": "add --if-not-exists to accept that",
+    "GROUP_ID_NOT_FOUND": "see: headrace group list",
+    "NON_EMPTY_GROUP": "stop its consumers first",
+    "UNKNOWN_MEMBER_ID": "stop the group's consumers first",
+    "GROUP_SUBSCRIBED_TO_TOPIC": "stop the consumers of that topic first",
+    "TOPIC_EXCEPTION": "a name has letters, digits, '.', '_' and '-', at most 249 of them",
+    "INVALID_REPLICATION_FACTOR": "there are fewer brokers than that",
+    "MSG_SIZE_TOO_LARGE": "raise -X message.max.bytes=N and the topic's max.message.bytes",
+    "OFFSET_OUT_OF_RANGE": "see: headrace topic describe TOPIC",
+}
+
+
+class UsageFault(HeadraceError):
+    """The command line asks for something that makes no sense. Exit code 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    line: str
+    exit_code: int = FAILURE
+
+
+def report(error: Exception) -> int:
+    """Print the complaint about `error`; the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error, file=sys.stderr)
+        return USAGE
+    complaint = complain(error)
+    if os.environ.get("HEADRACE_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    print(f"headrace: {complaint.line}", file=sys.stderr)
+    return complaint.exit_code
+
+
+def complain(error: Exception) -> Complaint:
+    """What to tell about `error`."""
+    if isinstance(error, typer.Abort):
+        return Complaint("stopped; nothing was changed")
+    if hasattr(error, "format_message"):  # Typer's own: a bad flag, a missing argument
+        return _usage(error)
+    if isinstance(error, (ConfigError, UsageFault)):
+        return Complaint(_line(str(error)), USAGE)
+    if isinstance(error, HeadraceError):
+        code = getattr(error, "code", "")
+        name = code.name.upper() if isinstance(error, ApiError) else str(code)
+        remedy = _REMEDIES.get(name, "")
+        return Complaint(_line(str(error)) + (f"; {remedy}" if remedy else ""))
+    if isinstance(error, OSError) and error.filename is not None:
+        return Complaint(f"{error.filename}: {(error.strerror or str(error)).lower()}")
+    if isinstance(error, OSError):
+        return Complaint(_line(str(error)))
+    if isinstance(error, ImportError):
+        return Complaint(f"{_line(str(error))}; the installation is not whole: pip install headrace")
+    if type(error).__name__ == "KafkaException":
+        from headrace.client.errors import translate
+
+        return complain(translate(error))  # type: ignore[arg-type]
+    what = f"{type(error).__name__}: {_line(str(error))}"
+    return Complaint(f"unexpected {what}; this is a fault in headrace: headrace --debug shows where")
+
+
+def _usage(error: Exception) -> Complaint:
+    message = _line(error.format_message())  # type: ignore[attr-defined]
+    ctx = getattr(error, "ctx", None)
+    path = ctx.command_path if ctx is not None else "headrace"
+    message = message[:1].lower() + message[1:]
+    return Complaint(f"{message.rstrip('.')}; try: {path} --help", USAGE)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

@@ -1,0 +1,181 @@
+"""Groups: what consumer groups do, how far behind they are, and where they go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, TopicPartition
+
+from headrace.client.admin import Admin, Place
+from headrace.client.connection import Connection
+from headrace.client.errors import ClientError
+
+STATES = ("stable", "empty", "preparing-rebalance", "completing-rebalance", "assigning", "reconciling", "dead")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    name: str
+    state: str
+    kind: str
+    is_simple: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MemberView:
+    member_id: str
+    client_id: str
+    host: str
+    instance_id: str | None
+    assignment: tuple[Place, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One partition of a group: committed and end offset. `committed` is None if nothing was committed."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end_offset: int | None
+    member_id: str | None = None
+    metadata: str = ""
+
+    @property
+    def lag(self) -> int | None:
+        if self.committed is None or self.end_offset is None:
+            return None
+        return max(0, self.end_offset - self.committed)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    name: str
+    state: str
+    kind: str
+    assignor: str
+    coordinator: str
+    members: tuple[MemberView, ...]
+    partitions: tuple[Progress, ...]
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag or 0 for each in self.partitions)
+
+
+class Groups:
+    """See the module. Raises ClientError."""
+
+    def __init__(self, bootstrap: str | Connection | Admin | None = None) -> None:
+        self.admin = bootstrap if isinstance(bootstrap, Admin) else Admin(bootstrap)
+
+    def all(self, states: Iterable[str] = ()) -> list[GroupRow]:
+        """All groups, or those in one of `states`, by name."""
+        wanted = {state.lower() for state in states}
+        listing = self.admin.wait(
+            self.admin.client.list_consumer_groups(request_timeout=self._timeout_s), "list groups"
+        )
+        if listing.errors and not listing.valid:
+            raise ClientError(f"cannot list groups: {listing.errors[0]}")
+        rows = [
+            GroupRow(group.group_id, _word(group, "state"), _word(group, "type"), bool(group.is_simple_consumer_group))
+            for group in listing.valid
+        ]
+        return sorted((row for row in rows if not wanted or row.state in wanted), key=lambda row: row.name)
+
+    def describe(self, name: str) -> GroupView:
+        """A group with its members and the progress of every partition that it committed or owns."""
+        futures = self.admin.client.describe_consumer_groups([name], request_timeout=self._timeout_s)
+        found = self.admin.wait(futures[name], f"describe group {name}")
+        state = _word(found, "state")
+        commits = self.commits(name)
+        if state == "dead" and not commits:
+            raise ClientError(f"group {name} does not exist", "GROUP_ID_NOT_FOUND")
+        members = tuple(_member(member) for member in found.members)
+        owners = {place: member.member_id for member in members for place in member.assignment}
+        node = found.coordinator
+        return GroupView(
+            name,
+            state,
+            _word(found, "type"),
+            str(found.partition_assignor or ""),
+            f"{node.host}:{node.port}" if node is not None else "",
+            members,
+            self._progress(commits, owners),
+        )
+
+    def commits(self, name: str) -> dict[Place, tuple[int, str]]:
+        """Committed offset and metadata by partition."""
+        futures = self.admin.client.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(name)], request_timeout=self._timeout_s
+        )
+        answer = self.admin.wait(futures[name], f"fetch offsets of group {name}")
+        return {
+            (each.topic, each.partition): (each.offset, each.metadata or "")
+            for each in answer.topic_partitions
+            if each.offset >= 0
+        }
+
+    def set_offsets(self, name: str, offsets: Mapping[Place, int]) -> None:
+        """Commit on behalf of a group that has no members."""
+        request = ConsumerGroupTopicPartitions(
+            name, [TopicPartition(topic, partition, offset) for (topic, partition), offset in offsets.items()]
+        )
+        futures = self.admin.client.alter_consumer_group_offsets([request], request_timeout=self._timeout_s)
+        answer = self.admin.wait(futures[name], f"set offsets of group {name}")
+        for each in answer.topic_partitions:
+            if each.error is not None:
+                raise ClientError(
+                    f"cannot set the offset of {each.topic}-{each.partition}: {each.error.str()}", each.error.name()
+                )
+
+    def delete(self, name: str) -> None:
+        futures = self.admin.client.delete_consumer_groups([name], request_timeout=self._timeout_s)
+        self.admin.wait(futures[name], f"delete group {name}")
+
+    def delete_offsets(self, name: str, places: list[Place]) -> None:
+        """Forget what the group committed for `places`."""
+        from headrace.client import raw
+
+        for (topic, partition), fault in raw.delete_offsets(self.admin.connection, name, places).items():
+            if fault:
+                raise ClientError(f"cannot delete the offset of {topic}-{partition}: {fault}", fault)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.admin.connection.timeout_s
+
+    def _progress(self, commits: dict[Place, tuple[int, str]], owners: dict[Place, str]) -> tuple[Progress, ...]:
+        places = sorted({*commits, *owners})
+        existing = set(self.admin.topic_names(internal=True)) if places else set()
+        ends = self.admin.offsets([place for place in places if place[0] in existing], "latest")
+        return tuple(
+            Progress(
+                *place,
+                commits[place][0] if place in commits else None,
+                ends.get(place),
+                owners.get(place),
+                commits[place][1] if place in commits else "",
+            )
+            for place in places
+        )
+
+
+def _member(member: Any) -> MemberView:
+    assigned = member.assignment.topic_partitions if member.assignment is not None else []
+    return MemberView(
+        member.member_id,
+        member.client_id,
+        member.host,
+        member.group_instance_id,
+        tuple(sorted((each.topic, each.partition) for each in assigned)),
+    )
+
+
+def _word(found: Any, field: str) -> str:
+    value = getattr(found, field, None)
+    if value is None or value is ConsumerGroupState.UNKNOWN:
+        return "unknown"
+    return str(value.name).lower().replace("_", "-").replace("rebalancing", "rebalance")

@@ -1,0 +1,138 @@
+"""One request, one answer, over a plain socket: for the few APIs that librdkafka's Python client does not have.
+
+Rules:
+- Plaintext only. A connection that needs TLS or SASL gets a ClientError that says so.
+- Messages are kio's; nothing is retried.
+"""
+
+from __future__ import annotations
+
+import io
+import socket
+import struct
+from types import TracebackType
+from typing import Any
+
+from headrace.client.connection import Connection, addresses
+from headrace.client.errors import ClientError, UnreachableError
+from headrace.core.limits import FRAME_BYTES
+
+# After headrace.core.errors, which keeps kio's import light.
+from kio.serial import entity_reader, entity_writer  # isort: skip
+from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest  # isort: skip
+from kio.schema.find_coordinator.v3.response import FindCoordinatorResponse  # isort: skip
+from kio.schema.offset_delete.v0 import request as deletion  # isort: skip
+from kio.schema.offset_delete.v0.response import OffsetDeleteResponse  # isort: skip
+from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest  # isort: skip
+from kio.schema.describe_log_dirs.v4.response import DescribeLogDirsResponse  # isort: skip
+
+Place = tuple[str, int]
+
+
+class RawConnection:
+    """A socket to one broker."""
+
+    def __init__(self, host: str, port: int, timeout_s: float) -> None:
+        try:
+            self._socket = socket.create_connection((host, port), timeout=timeout_s)
+        except OSError as error:
+            raise UnreachableError(f"cannot reach a broker at {host}:{port} ({error})", "UNREACHABLE") from None
+        self._correlation_id = 0
+
+    def call(self, request: Any, answer: type[Any]) -> Any:
+        """Send `request` (a kio request of any API) and read its answer, a kio response of the same version."""
+        self._correlation_id += 1
+        header = request.__header_schema__(
+            request_api_key=request.__api_key__,
+            request_api_version=request.__version__,
+            correlation_id=self._correlation_id,
+            client_id="headrace",
+        )
+        body = io.BytesIO()
+        entity_writer(type(header))(body, header)
+        entity_writer(type(request))(body, request)
+        try:
+            self._socket.sendall(struct.pack(">i", body.tell()) + body.getvalue())
+            (size,) = struct.unpack(">i", self._exactly(4))
+            if not 0 < size <= FRAME_BYTES:
+                raise ClientError(f"the broker sent a frame of {size} bytes")
+            content = self._exactly(size)
+        except OSError as error:
+            raise ClientError(f"the broker did not answer {type(request).__name__} ({error})", "TIMED_OUT") from None
+        _, skip = entity_reader(answer.__header_schema__)(content, 0)
+        found, _ = entity_reader(answer)(content, skip)
+        return found
+
+    def _exactly(self, size: int) -> bytes:
+        body = bytearray()
+        while len(body) < size:
+            piece = self._socket.recv(min(1 << 20, size - len(body)))
+            if not piece:
+                raise ConnectionError("connection closed")
+            body += piece
+        return bytes(body)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def __enter__(self) -> RawConnection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_raw(connection: Connection) -> RawConnection:
+    """A connection to the first bootstrap address. Raises ClientError if the client must not speak plaintext."""
+    protocol = connection.properties.get("security.protocol", "plaintext")
+    if protocol.lower() != "plaintext":
+        raise ClientError(f"this needs a plaintext listener, not {protocol}", "UNSUPPORTED")
+    host, port = addresses(connection.address)[0]
+    return RawConnection(host, port, connection.timeout_s)
+
+
+def delete_offsets(connection: Connection, group: str, places: list[Place]) -> dict[Place, str]:
+    """Forget a group's committed offsets. The error's name by partition, "" where it worked."""
+    with open_raw(connection) as raw:
+        found = raw.call(FindCoordinatorRequest(key=group, key_type=0), FindCoordinatorResponse)  # type: ignore[arg-type]
+        _refuse(found.error_code, f"find the coordinator of group {group}")
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in places:
+        by_topic.setdefault(topic, []).append(partition)
+    request = deletion.OffsetDeleteRequest(
+        group_id=group,  # type: ignore[arg-type]
+        topics=tuple(
+            deletion.OffsetDeleteRequestTopic(
+                name=topic,  # type: ignore[arg-type]
+                partitions=tuple(deletion.OffsetDeleteRequestPartition(partition_index=each) for each in indexes),  # type: ignore[arg-type]
+            )
+            for topic, indexes in by_topic.items()
+        ),
+    )
+    with RawConnection(found.host, found.port, connection.timeout_s) as raw:
+        answer = raw.call(request, OffsetDeleteResponse)
+    _refuse(answer.error_code, f"delete offsets of group {group}")
+    return {
+        (topic.name, part.partition_index): "" if part.error_code.value == 0 else part.error_code.name.upper()
+        for topic in answer.topics
+        for part in topic.partitions
+    }
+
+
+def partition_bytes(connection: Connection) -> dict[Place, int]:
+    """Bytes on disk of every partition that the first bootstrap broker holds."""
+    with open_raw(connection) as raw:
+        answer = raw.call(DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse)
+    return {
+        (topic.name, part.partition_index): part.partition_size
+        for result in answer.results
+        for topic in result.topics
+        for part in topic.partitions
+    }
+
+
+def _refuse(code: Any, doing: str) -> None:
+    if code.value != 0:
+        raise ClientError(f"cannot {doing}: {code.name.replace('_', ' ')}", code.name.upper())
