@@ -7,7 +7,8 @@ Rules:
 - Decide against `proposed` and call `propose` without awaiting in between: nothing can slip in. `proposed` is the
   image as it will be once everything under way is durable; clients are shown `image` only.
 - Nothing is applied, answered or told to subscribers before it is synced, in whatever flush mode the topics are.
-- Subscribers are called on the loop, in the log's order, with the image before and after. They must not raise.
+- Subscribers are called on the loop, in the log's order, with the image before and after. They must not raise. What
+  they set going behind (logs to open) is waited for before a proposal returns, through their `settled`.
   One with slow work to do says so with `settled`; proposals are answered when it is done.
 - A full disk refuses a proposal and changes nothing. Any other failure is final: the controller is offline, and every
   proposal ends in KAFKA_STORAGE_ERROR.
@@ -30,6 +31,7 @@ SNAPSHOT_AFTER = 10_000  # records that the log may hold beyond twice the last s
 FORMAT = 1
 
 OnChange = Callable[[Image, Image], None]
+Settled = Callable[[], Awaitable[None]]
 Settled = Callable[[], Awaitable[None]]
 
 
@@ -75,6 +77,7 @@ class Controller:
         self._image = Image()
         self._proposed = self._image
         self._subscribers: list[OnChange] = []
+        self._settled: list[Settled] = []
         self._settled: list[Settled] = []
         self._pending: deque[_Pending] = deque()
         self._running: asyncio.Task[None] | None = None

@@ -74,6 +74,8 @@ def _settings(args: list[str]) -> Settings:
             path = next(words, None)
             if path is None:
                 raise ConfigError("--config needs the path of a YAML file")
+        elif word == "--memory":
+            rest += ["--storage-kind", "memory"]
         elif word.startswith("--config="):
             path = word.removeprefix("--config=")
         else:
