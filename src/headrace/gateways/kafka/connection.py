@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
     @property
     def half_frame(self) -> bool:
         """The peer has begun a frame and not finished it."""
-        return self._splitter.pending
+        return self._splitter.pending_bytes > 0
 
     # -- requests
 
