@@ -32,7 +32,6 @@ FORMAT = 1
 
 OnChange = Callable[[Image, Image], None]
 Settled = Callable[[], Awaitable[None]]
-Settled = Callable[[], Awaitable[None]]
 
 
 class MetadataLog(Protocol):
@@ -77,7 +76,6 @@ class Controller:
         self._image = Image()
         self._proposed = self._image
         self._subscribers: list[OnChange] = []
-        self._settled: list[Settled] = []
         self._settled: list[Settled] = []
         self._pending: deque[_Pending] = deque()
         self._running: asyncio.Task[None] | None = None
@@ -134,19 +132,23 @@ class Controller:
         """
         if self._fault is not None:
             raise self._offline(self._fault)
-        if not records and not self._pending:
-            return self._image
+        image = self._image
+        if records or self._pending:
+            image = await self._enqueue(records)
+        for settled in self._settled:
+            await settled()
+        return image
+
+    def _enqueue(self, records: Sequence[MetadataRecord]) -> asyncio.Future[Image]:
         answer: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
         if records:
             self._append(records, snapshot=False, answer=answer)
         else:
             last = self._pending[-1]
             self._pending.append(_Pending(last.offset, last.image, snapshot=False, answer=answer))
-        self._run()
-        image = await answer
-        for settled in self._settled:
-            await settled()
-        return image
+        if self._running is None:
+            self._running = asyncio.get_running_loop().create_task(self._commit_all(), name="controller")
+        return answer
 
     async def close(self) -> None:
         """Wait until everything proposed is committed, or has failed."""
@@ -169,10 +171,6 @@ class Controller:
         self._proposed = image
         self._log_records += len(records)
         self._pending.append(_Pending(offset, image, snapshot, answer))
-
-    def _run(self) -> None:
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._commit_all(), name="controller")
 
     async def _commit_all(self) -> None:
         """Sync and apply, in groups, until nothing is pending."""

@@ -105,7 +105,7 @@ class Topics:
         unique = list({topic.name: topic for topic in wanted}.values())
         image = self._controller.proposed
         missing = [topic for topic in unique if topic.name not in image.topics]
-        decided, records = self._decide_creation(missing, shrink=True)
+        decided, records = self._decide_creation(missing, shrink=True) if missing else ([], [])
         outcomes = {outcome.name: outcome for outcome in decided}
         image = await self._controller.propose(records)
         for topic in unique:
@@ -118,9 +118,6 @@ class Topics:
 
     async def ensure_one(self, topic: NewTopic) -> TopicImage:
         """`ensure` for one topic. Raises ApiError."""
-        found = self._controller.image.topics.get(topic.name)
-        if found is not None:
-            return found
         [outcome] = await self.ensure([topic])
         if outcome.topic is None:
             raise outcome.error or ApiError(ErrorCode.unknown_server_error)

@@ -1,0 +1,59 @@
+"""DescribeConfigs, versions 1-4: configs of topics and of this broker, with their sources, synonyms and documentation.
+
+A broker is named by its id; the empty name stands for the dynamic defaults of all brokers. Null or empty keys ask for
+all configs; unknown keys are left out. A broker's loggers are an empty list.
+
+Differs from Kafka: groups and client metrics have no configs here (INVALID_REQUEST).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.apis.api import Answer, Api, Context
+from headrace.broker.configs import Entry
+from headrace.core.errors import ApiError
+
+
+def handle(ctx: Context, request: Any) -> Answer:
+    return {"results": [_describe(ctx, request, resource) for resource in request.resources]}
+
+
+def _describe(ctx: Context, request: Any, resource: Any) -> Answer:
+    answer: dict[str, Any] = {
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "configs": [],
+    }
+    try:
+        entries = ctx.service.configs.describe(resource.resource_type, resource.resource_name)
+    except ApiError as error:
+        return {**answer, "error_code": error.code, "error_message": str(error)}
+    keys = frozenset(resource.configuration_keys or ())
+    synonyms = request.include_synonyms
+    documentation = getattr(request, "include_documentation", False)
+    answer["configs"] = [
+        _entry(entry, synonyms=synonyms, documentation=documentation)
+        for entry in entries
+        if not keys or entry.name in keys
+    ]
+    return answer
+
+
+def _entry(entry: Entry, *, synonyms: bool, documentation: bool) -> Answer:
+    return {
+        "name": entry.name,
+        "value": entry.value,
+        "read_only": entry.read_only,
+        "config_source": entry.source,
+        "is_sensitive": entry.sensitive,
+        "synonyms": [
+            {"name": synonym.name, "value": synonym.value, "source": synonym.source}
+            for synonym in (entry.synonyms if synonyms else ())
+        ],
+        "config_type": entry.type,
+        "documentation": entry.doc if documentation else None,
+    }
+
+
+API = Api(key=32, name="DescribeConfigs", versions=(1, 4), handle=handle)

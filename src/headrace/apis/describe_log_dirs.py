@@ -1,0 +1,47 @@
+"""DescribeLogDirs, versions 1-5: the data directory, and the sizes of the partitions in it.
+
+Null asks for all partitions; those that this broker does not have are left out. A directory whose disk has failed is
+answered with KAFKA_STORAGE_ERROR and without partitions.
+
+Differs from Kafka: the totals of versions 4 and up are unknown (-1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from headrace.apis.api import Answer, Api, Context
+from headrace.core.errors import ApiError
+
+if TYPE_CHECKING:
+    from headrace.broker.partition import Partition
+
+
+def handle(ctx: Context, request: Any) -> Answer:
+    topics: dict[str, list[Answer]] = {}
+    for partition in _partitions(ctx, request.topics):
+        topics.setdefault(partition.topic, []).append(
+            {
+                "partition_index": partition.index,
+                "partition_size": partition.log.size_bytes,
+                "offset_lag": 0,
+                "is_future_key": False,
+            }
+        )
+    found = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
+    return {"results": [{"log_dir": ctx.service.data_dir, "topics": found}]}
+
+
+def _partitions(ctx: Context, asked: Any) -> Iterable[Partition]:
+    if asked is None:
+        yield from ctx.service.partitions
+        return
+    for name, index in dict.fromkeys((topic.topic, index) for topic in asked for index in topic.partitions):
+        try:
+            yield ctx.service.partitions.get(name, index)
+        except ApiError:
+            continue
+
+
+API = Api(key=35, name="DescribeLogDirs", versions=(1, 5), handle=handle)
