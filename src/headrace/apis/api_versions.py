@@ -26,7 +26,11 @@ def unsupported() -> Answer:
 
 def _row(api: Api) -> Answer:
     low, high = api.versions
-    return {"api_key": api.key, "min_version": low if api.advertise_from is None else api.advertise_from, "max_version": high}
+    return {
+        "api_key": api.key,
+        "min_version": low if api.advertise_from is None else api.advertise_from,
+        "max_version": high,
+    }
 
 
 API = Api(key=18, name="ApiVersions", versions=(0, 4), handle=handle)

@@ -1,7 +1,7 @@
 """ListOffsets, versions 1-11.
 
 Earliest (-2), latest (-1), the record with the largest timestamp (-3), and the first record at or after a timestamp.
-Earliest local (-4) is the earliest; latest tiered (-5) is none, since nothing is tiered. Lookups by time open one batch,
+Earliest local (-4) is the earliest; latest tiered (-5) is none: nothing is tiered. Lookups by time open one batch,
 in a worker if it is not in memory.
 """
 

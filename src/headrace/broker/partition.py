@@ -183,4 +183,3 @@ class Partition:
             raise ApiError(ErrorCode.offset_out_of_range)
         self.log.delete_before(offset)
         return self.log.start_offset
-

@@ -1,8 +1,8 @@
 """The pytest plugin: a `headrace` fixture, one broker per session, fresh names per test.
 
-    def test_orders(headrace):
-        topic = headrace.topic("orders", partitions=3)
-        ... any Kafka client with headrace.bootstrap_servers ...
+def test_orders(headrace):
+    topic = headrace.topic("orders", partitions=3)
+    ... any Kafka client with headrace.bootstrap_servers ...
 """
 
 from __future__ import annotations

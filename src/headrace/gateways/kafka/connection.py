@@ -227,7 +227,9 @@ class Connection(asyncio.Protocol):
     def _answer_unsupported(self, header: RequestHeader) -> None:
         body = encode_answer(header.api_key, 0, api_versions.unsupported())
         slot = Slot()
-        slot.parts = ((len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body,)
+        slot.parts = (
+            (len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body,
+        )
         self._slots.append(slot)
         while self._slots and self._slots[0].parts is not None:
             self._out.extend(self._slots.popleft().parts or ())

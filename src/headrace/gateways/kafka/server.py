@@ -45,9 +45,7 @@ class KafkaServer:
         loop = asyncio.get_running_loop()
         host, port = self._settings.host, self._settings.port
         try:
-            self._server = await loop.create_server(
-                self._connection, host, port, backlog=BACKLOG, start_serving=False
-            )
+            self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG, start_serving=False)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from error
