@@ -60,8 +60,14 @@ class File(Protocol):
         """Close without syncing. Safe while a read or a sync is under way in a worker: they finish or fail cleanly."""
 
 
+class Held(Protocol):
+    """A lock that is held until `release`, or until the process ends."""
+
+    def release(self) -> None: ...
+
+
 class Files(Protocol):
-    """A directory tree."""
+    """A directory tree. Its methods may be called from any thread."""
 
     def open(self, path: str, *, create: bool = False) -> File:
         """Open for append and read; with `create`, parents are made too."""
@@ -88,3 +94,6 @@ class Files(Protocol):
 
     def free_bytes(self) -> int:
         """Space left for us."""
+
+    def lock(self) -> Held | None:
+        """Claim the tree for this process; None if somebody else holds it."""

@@ -18,6 +18,7 @@ import os
 import shutil
 import stat
 import sys
+import threading
 import weakref
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Literal
@@ -246,6 +247,7 @@ class DiskFiles:
         self.can_read_nowait = _NOWAIT is not None
         # A map holds a second descriptor of its file.
         self.pool = DescriptorPool(max(1, open_files // 2) if read == "mmap" else open_files)
+        self._lock = threading.Lock()
         self._open: weakref.WeakSet[DiskFile] = weakref.WeakSet()
         self._unsynced: set[str] = set()  # directories that got a new sub-directory since they were synced
         self._scratch: list[bytearray] = []
@@ -263,7 +265,8 @@ class DiskFiles:
             self._make_parents(path)
         file = DiskFile(self, path, self.open_descriptor(path, flags))
         self.pool.admit(file)
-        self._open.add(file)
+        with self._lock:
+            self._open.add(file)
         return file
 
     def names(self, path: str) -> list[str]:
@@ -311,9 +314,10 @@ class DiskFiles:
             os.rename(self._locate(old), self._locate(new))
         except OSError as cause:
             raise storage_error(cause, "renaming", old) from cause
-        for file in list(self._open):
-            if file.path == old or file.path.startswith(old + "/"):
-                file.path = new + file.path[len(old) :]
+        with self._lock:
+            for file in self._open:
+                if file.path == old or file.path.startswith(old + "/"):
+                    file.path = new + file.path[len(old) :]
         self.sync_directory(_parent(new))
         if _parent(old) != _parent(new):
             self.sync_directory(_parent(old))
@@ -331,11 +335,18 @@ class DiskFiles:
             raise storage_error(cause, "removing", path) from cause
 
     def sync_directory(self, path: str) -> None:
-        self._sync_one(path)
-        while path:  # a directory survives only if its own name does
-            path = _parent(path)
-            if path in self._unsynced:
-                self._sync_one(path)
+        chain = [path]
+        while chain[-1]:  # a directory survives only if its own name does
+            chain.append(_parent(chain[-1]))
+        synced = False
+        with self._lock:  # else a directory made after our sync could be taken off the list with the others
+            for folder in chain:
+                if folder in self._unsynced:
+                    self._sync_one(folder)
+                    self._unsynced.discard(folder)
+                    synced = synced or folder == path
+        if not synced:
+            self._sync_one(path)
 
     def free_bytes(self) -> int:
         try:
@@ -344,10 +355,7 @@ class DiskFiles:
             raise storage_error(cause, "measuring", self.root) from cause
         return status.f_bavail * status.f_frsize
 
-    # ------------------------------------------------------------------ beyond the port
-
     def lock(self) -> DirectoryLock | None:
-        """Make this process the only one in the directory; None if another one is in it."""
         target = os.path.join(self.root, LOCK_NAME)
         try:
             fd = os.open(target, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
@@ -380,7 +388,8 @@ class DiskFiles:
 
     def forget(self, file: DiskFile) -> None:
         self.pool.dismiss(file)
-        self._open.discard(file)
+        with self._lock:
+            self._open.discard(file)
 
     def read_nowait(self, fd: int, position: int, length: int) -> bytes | None:
         """Read from the page cache alone; None if a page is missing there.
@@ -429,10 +438,10 @@ class DiskFiles:
             return
         except OSError as cause:
             raise storage_error(cause, "making", folder) from cause
-        self._unsynced.add(_parent(folder))
+        with self._lock:
+            self._unsynced.add(_parent(folder))
 
     def _sync_one(self, path: str) -> None:
-        self._unsynced.discard(path)
         try:
             fd = os.open(self._locate(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:

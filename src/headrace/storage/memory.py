@@ -3,6 +3,7 @@
 Rules:
 - Nothing survives the process; `sync` has nothing to do and says so by doing nothing.
 - Reads copy: what a reader holds never changes and never keeps a file from growing.
+- Any thread may come: the dictionary is changed in single steps, and copied before it is walked.
 - With a limit, a full memory behaves like a full disk.
 """
 
@@ -66,6 +67,16 @@ class MemoryFile:
             raise StorageError(f"{self._path!r} is closed")
 
 
+class MemoryLock:
+    """Held until it is released."""
+
+    def __init__(self) -> None:
+        self.held = True
+
+    def release(self) -> None:
+        self.held = False
+
+
 class MemoryFiles:
     """A directory tree in a dictionary: path -> content, or None for a directory."""
 
@@ -73,6 +84,7 @@ class MemoryFiles:
         self._nodes: dict[str, bytearray | None] = {"": None}
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
+        self._lock: MemoryLock | None = None
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         check_path(path)
@@ -92,7 +104,7 @@ class MemoryFiles:
         prefix = f"{path}/" if path else ""
         return sorted(
             node[len(prefix) :]
-            for node in self._nodes
+            for node in list(self._nodes)
             if node and node.startswith(prefix) and "/" not in node[len(prefix) :]
         )
 
@@ -128,13 +140,13 @@ class MemoryFiles:
             raise DiskFailedError(f"renaming {old!r} failed: {new!r} is in the way")
         self._make_parents(new)
         self.remove(new)
-        for path in [node for node in self._nodes if node == old or node.startswith(old + "/")]:
+        for path in [node for node in list(self._nodes) if node == old or node.startswith(old + "/")]:
             self._nodes[new + path[len(old) :]] = self._nodes.pop(path)
 
     def remove(self, path: str) -> None:
         check_path(path)
-        for node in [node for node in self._nodes if node == path or node.startswith(path + "/")]:
-            self.give_back(len(self._nodes.pop(node) or b""))
+        for node in [node for node in list(self._nodes) if node == path or node.startswith(path + "/")]:
+            self.give_back(len(self._nodes.pop(node, None) or b""))
 
     def sync_directory(self, path: str) -> None:
         if path:
@@ -144,6 +156,12 @@ class MemoryFiles:
 
     def free_bytes(self) -> int:
         return sys.maxsize if self._limit_bytes is None else max(0, self._limit_bytes - self._used_bytes)
+
+    def lock(self) -> MemoryLock | None:
+        if self._lock is not None and self._lock.held:
+            return None
+        self._lock = MemoryLock()
+        return self._lock
 
     def take(self, count: int, path: str) -> None:
         """Account for bytes that are about to be written."""

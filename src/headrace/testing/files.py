@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
-from headrace.storage.memory import check_path
+from headrace.storage.memory import MemoryLock, check_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -201,6 +201,7 @@ class FaultyFiles:
         self._root = _Folder()
         self._faults: list[_Fault] = []
         self._dead = False
+        self._lock: MemoryLock | None = None
         self._cut_at: int | None = None
         self.space_left: int | None = None  # bytes until ENOSPC; None: no limit
         self.cold = False  # `read_now` finds nothing in the page cache
@@ -297,6 +298,12 @@ class FaultyFiles:
 
     def free_bytes(self) -> int:
         return sys.maxsize if self.space_left is None else self.space_left
+
+    def lock(self) -> MemoryLock | None:
+        if self._lock is not None and self._lock.held:
+            return None
+        self._lock = MemoryLock()
+        return self._lock
 
     # ------------------------------------------------------------------ faults
 

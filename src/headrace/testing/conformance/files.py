@@ -176,6 +176,16 @@ def a_directory_can_be_synced(files: Files) -> None:
     assert files.free_bytes() > 0
 
 
+def one_holder_of_the_lock_at_a_time(files: Files) -> None:
+    first = files.lock()
+    assert first is not None
+    assert files.lock() is None
+    first.release()
+    second = files.lock()
+    assert second is not None
+    second.release()
+
+
 def a_closed_file_refuses(files: Files) -> None:
     file = files.open(PLACE, create=True)
     file.append([b"x"])
@@ -265,6 +275,7 @@ FILES_CHECKS: Final[list[Callable[[Files], None]]] = [
     remove_takes_files_trees_and_nothing,
     paths_stay_inside,
     a_directory_can_be_synced,
+    one_holder_of_the_lock_at_a_time,
     a_closed_file_refuses,
     a_file_may_be_closed_while_others_read_it,
     readers_and_the_writer_do_not_disturb_each_other,
