@@ -54,10 +54,10 @@ class Verbs(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from headrace.cli.report import UsageFault
+            from headrace.cli.report import UsageError
             from headrace.core.config import suggestion
 
-            raise UsageFault(f"no verb {args[0]!r}{suggestion(args[0], VERBS) or '; try: headrace --help'}")
+            raise UsageError(f"no verb {args[0]!r}{suggestion(args[0], VERBS) or '; try: headrace --help'}")
         return super().resolve_command(ctx, args)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headrace.cli.report import UsageFault
+from headrace.cli.report import UsageError
 
 if TYPE_CHECKING:
     from headrace.client.connection import Connection
@@ -38,7 +38,7 @@ def connect(bootstrap: str, properties: Iterable[str], timeout_s: float) -> Conn
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
-    """`KEY=VALUE` texts as a mapping. Raises UsageFault."""
+    """`KEY=VALUE` texts as a mapping. Raises UsageError."""
     return dict(pair_list(texts, option))
 
 
@@ -47,15 +47,15 @@ def pair_list(texts: Iterable[str], option: str) -> list[tuple[str, str]]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise UsageFault(f"{option} {text!r} is not KEY=VALUE")
+            raise UsageError(f"{option} {text!r} is not KEY=VALUE")
         found.append((key.strip(), value))
     return found
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something that cannot be undone. Raises Abort on no, UsageFault where nobody can be asked."""
+    """Ask before something that cannot be undone. Raises Abort on no, UsageError where nobody can be asked."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageFault(f"{question} Nobody is here to ask: add --yes")
+        raise UsageError(f"{question} Nobody is here to ask: add --yes")
     typer.confirm(question, abort=True, err=True)

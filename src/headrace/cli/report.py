@@ -37,7 +37,7 @@ _REMEDIES = {
 }
 
 
-class UsageFault(HeadraceError):
+class UsageError(HeadraceError):
     """The command line asks for something that makes no sense. Exit code 2."""
 
 
@@ -67,11 +67,10 @@ def complain(error: Exception) -> Complaint:
         return Complaint("stopped; nothing was changed")
     if hasattr(error, "format_message"):  # Typer's own: a bad flag, a missing argument
         return _usage(error)
-    if isinstance(error, (ConfigError, UsageFault)):
+    if isinstance(error, (ConfigError, UsageError)):
         return Complaint(_line(str(error)), USAGE)
     if isinstance(error, HeadraceError):
-        code = getattr(error, "code", "")
-        name = code.name.upper() if isinstance(error, ApiError) else str(code)
+        name = error.code.name.upper() if isinstance(error, ApiError) else str(getattr(error, "code", ""))
         remedy = _REMEDIES.get(name, "")
         return Complaint(_line(str(error)) + (f"; {remedy}" if remedy else ""))
     if isinstance(error, OSError) and error.filename is not None:

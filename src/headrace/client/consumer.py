@@ -130,7 +130,7 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None:
+        if kind is not None and kind is not GeneratorExit:  # a generator that is closed is a loop that was left
             self._last = None  # its handling failed: it is delivered again
         self.close()
 
