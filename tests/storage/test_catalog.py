@@ -70,15 +70,14 @@ def test_a_damaged_file_is_replaced_in_silence(tmp_path: Path, content: bytes) -
     assert catalog.segments() == ENTRIES
 
 
-def test_a_foreign_or_newer_database_is_replaced(tmp_path: Path) -> None:
-    for script in ("CREATE TABLE other (x)", "CREATE TABLE segments (x); PRAGMA user_version = 9"):
-        other = sqlite3.connect(tmp_path / PATH)
-        other.executescript(script)
-        other.close()
-        catalog = open_catalog(tmp_path)
-        catalog.rebuild(ENTRIES)
-        assert catalog.segments() == ENTRIES
-        catalog.close()
+@pytest.mark.parametrize("script", ["CREATE TABLE other (x)", "CREATE TABLE segments (x); PRAGMA user_version = 9"])
+def test_a_foreign_or_newer_database_is_replaced(tmp_path: Path, script: str) -> None:
+    other = sqlite3.connect(tmp_path / PATH)
+    other.executescript(script)
+    other.close()
+    catalog = open_catalog(tmp_path)
+    catalog.rebuild(ENTRIES)
+    assert catalog.segments() == ENTRIES
 
 
 def test_a_catalog_that_cannot_be_written_is_stale_and_harms_nobody(tmp_path: Path) -> None:
