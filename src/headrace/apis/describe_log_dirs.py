@@ -1,7 +1,6 @@
 """DescribeLogDirs, versions 1-5: the data directory, and the sizes of the partitions in it.
 
-Null asks for all partitions; those that this broker does not have are left out. A directory whose disk has failed is
-answered with KAFKA_STORAGE_ERROR and without partitions.
+Null asks for all partitions; those that this broker does not have, or cannot read, are left out.
 
 Differs from Kafka: the totals of versions 4 and up are unknown (-1).
 """

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.image import ConfigRecord, Image, TopicImage, apply
 from headrace.core.config import BrokerConfig, ConfigType
@@ -25,7 +25,7 @@ from headrace.storage.topic_config import TOPIC_CONFIGS, TopicConfig, TopicConfi
 
 if TYPE_CHECKING:
     from headrace.broker.controller import Controller
-    from headrace.settings import Settings
+    from headrace.broker.settings import BrokerSettings
     from headrace.storage.settings import StorageSettings
 
 CLUSTER = ""  # the name under which the defaults of all brokers are kept
@@ -89,10 +89,22 @@ class Alteration:
     changes: Sequence[tuple[str, int, str | None]]
 
 
+class Chosen(Protocol):
+    """What was set at start-up; `headrace.settings.Settings` is one."""
+
+    @property
+    def broker(self) -> BrokerSettings: ...
+
+    @property
+    def storage(self) -> StorageSettings: ...
+
+    def broker_configs(self) -> tuple[BrokerConfig, ...]: ...
+
+
 class Configs:
     """See the module."""
 
-    def __init__(self, controller: Controller, settings: Settings) -> None:
+    def __init__(self, controller: Controller, settings: Chosen) -> None:
         self._controller = controller
         self._node = str(settings.broker.node_id)
         self._storage = storage = settings.storage

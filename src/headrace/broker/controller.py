@@ -9,7 +9,6 @@ Rules:
 - Nothing is applied, answered or told to subscribers before it is synced, in whatever flush mode the topics are.
 - Subscribers are called on the loop, in the log's order, with the image before and after. They must not raise. What
   they set going behind (logs to open) is waited for before a proposal returns, through their `settled`.
-  One with slow work to do says so with `settled`; proposals are answered when it is done.
 - A full disk refuses a proposal and changes nothing. Any other failure is final: the controller is offline, and every
   proposal ends in KAFKA_STORAGE_ERROR.
 - A caller that goes away does not take its proposal along: once appended, it will be applied.
