@@ -59,8 +59,7 @@ def places(groups: Groups, group: str, specs: list[str]) -> list[Place]:
         topic, colon, numbers = spec.partition(":")
         if colon and not all(number.isdigit() for number in numbers.split(",")):
             raise UsageError(f"--topic {spec!r} is not TOPIC or TOPIC:P,P")
-        (view,) = groups.admin.describe_topics([topic], configs=False)
-        known = {part.index for part in view.partitions}
+        known = set(groups.admin.partitions([topic])[topic])
         wanted = {int(number) for number in numbers.split(",")} if colon else known
         if missing := wanted - known:
             raise UsageError(f"topic {topic} has no partition {min(missing)}; it has 0 to {len(known) - 1}")

@@ -80,12 +80,11 @@ def plan(admin: Admin, topics: list[str], wish: Wish) -> list[Range]:
 
 
 def _places(admin: Admin, topics: list[str], wanted: tuple[int, ...]) -> list[Place]:
-    places = []
-    for view in admin.describe_topics(topics, configs=False):
-        known = [part.index for part in view.partitions]
+    places: list[Place] = []
+    for topic, known in admin.partitions(topics).items():
         if missing := set(wanted) - set(known):
-            raise UsageError(f"topic {view.name} has no partition {min(missing)}; it has 0 to {len(known) - 1}")
-        places += [(view.name, index) for index in known if not wanted or index in wanted]
+            raise UsageError(f"topic {topic} has no partition {min(missing)}; it has 0 to {len(known) - 1}")
+        places += [(topic, index) for index in known if not wanted or index in wanted]
     return places
 
 

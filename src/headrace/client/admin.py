@@ -103,6 +103,16 @@ class Admin:
         views = [view for view in self._metadata() if internal or not view.is_internal]
         return self._with_offsets(views)
 
+    def partitions(self, topics: Iterable[str]) -> dict[str, list[int]]:
+        """Partition numbers by topic. Asks for all topics, because asking for one by name could create it."""
+        known = self._cluster().topics
+        found = {}
+        for topic in topics:
+            if topic not in known:
+                raise ClientError(f"topic {topic} does not exist", "UNKNOWN_TOPIC_OR_PART")
+            found[topic] = sorted(known[topic].partitions)
+        return found
+
     def describe_topics(self, names: Sequence[str], *, configs: bool = True) -> list[TopicView]:
         """Topics with everything that is known of them, in the order of `names`."""
         futures = self.client.describe_topics(TopicCollection(list(names)), request_timeout=self._timeout_s)
