@@ -80,7 +80,7 @@ def _encoder(api_key: int, version: int, direction: Direction) -> StructEncoder:
 
 def _decoder(message: type[Any], max_elements: int) -> Decode:
     walk_message = walk_of(message)
-    read = entity_reader(message)  # type: ignore[arg-type]
+    read = entity_reader(message)
 
     def decode(data: bytes, offset: int) -> Any:
         walk = Walk(max_elements)
