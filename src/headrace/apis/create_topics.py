@@ -47,6 +47,7 @@ def _created(topic: TopicImage, configs: list[Answer]) -> Answer:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
+        "error_message": None,
         "num_partitions": len(topic.partitions),
         "replication_factor": len(topic.partitions[0].replicas),
         "configs": configs,
