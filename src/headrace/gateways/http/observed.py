@@ -1,0 +1,67 @@
+"""What the HTTP door reads of a broker. It never changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+from headrace.core.counters import Counters
+
+
+class ObservedLog(Protocol):
+    """A partition's log."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class ObservedPartition(Protocol):
+    """A partition that this broker leads."""
+
+    @property
+    def topic(self) -> str: ...
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def log(self) -> ObservedLog: ...
+
+
+class ObservedGroups(Protocol):
+    """The group coordinator."""
+
+    def group_offsets(self) -> Iterable[tuple[str, str, int, int]]:
+        """(group, topic, partition, committed offset)."""
+
+    def states(self) -> Mapping[str, int]:
+        """How many groups are in each state."""
+
+
+class Observed(Protocol):
+    """The broker's service, seen from outside."""
+
+    @property
+    def counters(self) -> Counters: ...
+
+    @property
+    def partitions(self) -> Iterable[ObservedPartition]: ...
+
+    @property
+    def groups(self) -> ObservedGroups: ...
+
+    @property
+    def ready(self) -> bool: ...
+
+    @property
+    def faults(self) -> Sequence[str]:
+        """Why the broker does not fully serve: one sentence each; empty when all is well."""
