@@ -103,11 +103,13 @@ class Node:
         node_id = settings.broker.node_id
 
         housekeeping: Housekeeping
+        configs = Configs(controller, settings)
         partitions = Partitions(
             files,
             MemoryFiles(),
-            settings.storage,
+            configs,
             node_id,
+            producer_expiry_ms=settings.storage.producer_expiry_ms,
             clock=self._clock,
             workers=self._workers,
             counters=self._counters,
@@ -119,7 +121,6 @@ class Node:
         partitions.load(controller.image)
         controller.subscribe(partitions.changed, settled=partitions.settled)
 
-        configs = Configs(controller, settings)
         topics = Topics(controller, configs, settings.broker, uuid4)
         groups = GroupCoordinator(settings.group, partitions=partitions, topics=topics)
         service = self._service = Service(
@@ -134,6 +135,7 @@ class Node:
             topics=topics,
             configs=configs,
             partitions=partitions,
+            flusher=flusher,
             groups=groups,
             producer_ids=ProducerIds(controller),
         )

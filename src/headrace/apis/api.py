@@ -16,6 +16,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from headrace.core.ports import Buffer
+
 if TYPE_CHECKING:
     from headrace.broker.service import Service
     from headrace.core.errors import ApiError
@@ -29,7 +31,7 @@ REQUEST_BYTES = 2 * 1024 * 1024
 class Encoded:
     """An answer's body that is already bytes (Produce and Fetch are encoded by hand)."""
 
-    parts: Sequence[bytes]
+    parts: Sequence[Buffer]
 
 
 @dataclass(slots=True)

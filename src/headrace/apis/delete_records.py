@@ -5,12 +5,11 @@ A compacted topic that does not also delete refuses (POLICY_VIOLATION), and so d
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 from headrace.apis.api import Answer, Api, Context
 from headrace.core import limits
-from headrace.core.errors import ApiError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, ErrorCode
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
@@ -30,11 +29,10 @@ async def _delete(ctx: Context, topic: str, part: Any) -> Answer:
         partition = ctx.service.partitions.get(topic, index)
         if not partition.log.config.deletes:
             raise ApiError(ErrorCode.policy_violation)
-        low = await ctx.service.workers_owning(partition, partial(partition.delete_before, part.offset))
+        low = partition.delete_before(part.offset)
+        await ctx.service.flusher.flush(partition)
     except ApiError as error:
         return {"partition_index": index, "low_watermark": -1, "error_code": error.code}
-    except StorageError:
-        return {"partition_index": index, "low_watermark": -1, "error_code": ErrorCode.kafka_storage_error}
     return {"partition_index": index, "low_watermark": low}
 
 

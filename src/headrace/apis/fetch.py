@@ -34,7 +34,7 @@ class Wanted(NamedTuple):
 
     topic: str | None
     topic_id: UUID | None
-    index: int
+    partition: int
     offset: int
     max_bytes: int
     leader_epoch: int
@@ -46,7 +46,7 @@ class Reading:
     __slots__ = ("cold", "failed", "rows", "size_bytes", "watched")
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str | None, UUID | None], list[FetchedPartition]] = {}
+        self.rows: dict[tuple[str, UUID | None], list[FetchedPartition]] = {}
         self.watched: list[Partition] = []
         self.cold: list[tuple[list[FetchedPartition], int, Span]] = []
         self.size_bytes = 0
@@ -100,7 +100,7 @@ def _read(ctx: Context, wanted: list[Wanted], max_bytes: int) -> Reading:
     reading = Reading()
     left = max_bytes
     for want in wanted:
-        rows = reading.rows.setdefault((want.topic, want.topic_id), [])
+        rows = reading.rows.setdefault((want.topic or "", want.topic_id), [])
         try:
             partition = _partition(ctx, want)
             span = None
@@ -129,14 +129,14 @@ def _read(ctx: Context, wanted: list[Wanted], max_bytes: int) -> Reading:
         left -= size_bytes
         reading.watched.append(partition)
         watermark = partition.high_watermark
-        rows.append(FetchedPartition(want.index, 0, watermark, watermark, partition.log.start_offset, data))
+        rows.append(FetchedPartition(want.partition, 0, watermark, watermark, partition.log.start_offset, data))
     return reading
 
 
 def _partition(ctx: Context, want: Wanted) -> Partition:
     if want.topic is None:
         raise ApiError(ErrorCode.unknown_topic_id)
-    partition = ctx.service.partitions.get(want.topic, want.index)
+    partition = ctx.service.partitions.get(want.topic, want.partition)
     ctx.service.check_epoch(partition, want.leader_epoch)
     return partition
 
@@ -148,7 +148,7 @@ def _storage_fault(error: StorageError) -> ApiError:
 
 def _refused(ctx: Context, want: Wanted, error: ApiError) -> FetchedPartition:
     ctx.service.count_error("Fetch", error.code)
-    return FetchedPartition(want.index, error.code, -1, -1, -1, b"")
+    return FetchedPartition(want.partition, error.code, -1, -1, -1, b"")
 
 
 async def _warm(ctx: Context, reading: Reading) -> Encoded:

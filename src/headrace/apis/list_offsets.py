@@ -48,16 +48,13 @@ async def _lookup(ctx: Context, topic: str, part: Any) -> tuple[int, int, int]:
         return -1, log.start_offset, epoch
     if wanted in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
         return -1, -1, -1
-    if wanted == MAX_TIMESTAMP:
-        search = log.find_max_timestamp()
-    elif wanted >= 0:
-        search = log.find_timestamp(wanted)
-    else:
+    if wanted < 0 and wanted != MAX_TIMESTAMP:
         raise ApiError(ErrorCode.unsupported_version, f"timestamp {wanted} has no meaning")
-    found = None if search is None else await ctx.service.workers.run(search.run)
-    if found is None or found[1] >= partition.high_watermark:
+    search = log.find_latest_time() if wanted == MAX_TIMESTAMP else log.find_time(wanted)
+    found = await ctx.service.workers.run(search.run)
+    if found is None or found.offset >= partition.high_watermark:
         return -1, -1, -1
-    return found
+    return found.timestamp, found.offset, found.leader_epoch
 
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle)

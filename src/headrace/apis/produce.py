@@ -19,14 +19,16 @@ from headrace.broker.waiting import Commit
 from headrace.core import limits
 from headrace.core.errors import ApiError, ErrorCode, ProtocolError
 from headrace.wire import batch
-from headrace.wire.hot import ProducedPartition, RecordError, produce_answer
+from headrace.wire.hot import ProducedPartition, produce_answer
 
 if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.partition import Partition
 
-TopicAnswer = tuple[str | None, "UUID | None", list[ProducedPartition]]
+BY_ID = 13
+ZSTD_FROM = 7
+TopicAnswer = tuple[str, "UUID | None", list[ProducedPartition]]
 Wait = tuple["Partition", int, list[ProducedPartition], int]  # partition, next offset, where the answer stands
 
 
@@ -37,9 +39,9 @@ def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded] | None:
     seen: set[tuple[str, int]] = set()
     for topic in request.topic_data:
         topic_id = getattr(topic, "topic_id", None)
-        name = ctx.service.topic_name(topic_id) if ctx.version >= 13 else topic.name
+        name = ctx.service.topic_name(topic_id) if ctx.version >= BY_ID else topic.name
         rows: list[ProducedPartition] = []
-        answers.append((name, topic_id, rows))
+        answers.append((name or "", topic_id, rows))
         for part in topic.partition_data:
             try:
                 if name is None:
@@ -81,7 +83,7 @@ def _append(
     records = part.records
     if records is None:
         raise ApiError(ErrorCode.invalid_record, "a partition without records")
-    headers = batch.check(records, max_batch_bytes=config.max_message_bytes)
+    headers = batch.check(records, max_batch_bytes=config.max_message_bytes, zstd=ctx.version >= ZSTD_FROM)
     if config.compacts:
         _check_keys(records, headers)
     appended = partition.append(bytearray(records), headers)
@@ -92,9 +94,7 @@ def _append(
 
 def _check_keys(records: bytes, headers: Sequence[batch.BatchHeader]) -> None:
     for header in headers:
-        keyless = [
-            number for number, record in enumerate(batch.records(records, header)) if record.key is None
-        ]  # fmt: skip
+        keyless = batch.records_without_key(records, header)
         if keyless:
             raise KeylessRecordError(keyless)
 
@@ -109,9 +109,9 @@ class KeylessRecordError(ApiError):
 
 def _refused(ctx: Context, index: int, error: ApiError) -> ProducedPartition:
     ctx.service.count_error("Produce", error.code)
-    record_errors: tuple[RecordError, ...] = ()
+    record_errors: Sequence[tuple[int, str | None]] = ()
     if isinstance(error, KeylessRecordError):
-        record_errors = tuple(RecordError(number, error.message) for number in error.numbers)
+        record_errors = [(number, error.message) for number in error.numbers]
     return ProducedPartition(index, error.code, -1, -1, -1, error.message or None, record_errors)
 
 

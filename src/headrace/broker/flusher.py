@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import DiskFailedError, StorageError
+from headrace.core.errors import ApiError, DiskFailedError, ErrorCode, StorageError
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
@@ -33,14 +33,25 @@ class Flusher:
         self._clock = clock
         self._counters = counters
         self._on_failure = on_failure
-        self._waiting: dict[Partition, None] = {}
+        self._waiting: dict[Partition, list[asyncio.Future[None]]] = {}
+        self._checkpoints: dict[Partition, None] = {}
         self._running: asyncio.Task[None] | None = None
 
-    def request(self, partition: Partition) -> None:
-        """See that everything appended to `partition` so far gets synced, soon."""
-        self._waiting[partition] = None
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._run(), name="flusher")
+    def request(self, partition: Partition, *, checkpoint: bool = False) -> None:
+        """See that everything appended to `partition` so far gets synced, soon; its recovery point, too, if asked."""
+        if checkpoint:
+            self._checkpoints[partition] = None
+        if partition not in self._waiting:
+            self._waiting[partition] = []
+            if self._running is None:
+                self._running = asyncio.get_running_loop().create_task(self._run(), name="flusher")
+
+    async def flush(self, partition: Partition) -> None:
+        """Wait until everything that `partition` holds now is synced. Raises ApiError(kafka_storage_error)."""
+        self.request(partition)
+        done = asyncio.get_running_loop().create_future()
+        self._waiting[partition].append(done)
+        await done
 
     async def drain(self) -> None:
         """Wait until nothing is left to sync."""
@@ -51,12 +62,20 @@ class Flusher:
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, {}
-                await self._sync(group)
+                await self._sync(list(group))
+                for partition, waiting in group.items():
+                    _settle(waiting, partition.log.failed)
         finally:
             self._running = None
 
-    async def _sync(self, group: dict[Partition, None]) -> None:
-        pairs = [(p, sync) for p in group if p.log.failed is None and (sync := p.log.begin_sync()) is not None]
+    async def _sync(self, group: list[Partition]) -> None:
+        checkpoints, self._checkpoints = self._checkpoints, {}
+        pairs = []
+        for partition in group:
+            if partition.log.failed is None:
+                sync = partition.log.begin_sync(checkpoint=partition in checkpoints)
+                if sync is not None:
+                    pairs.append((partition, sync))
         if not pairs:
             return
         begun = self._clock.monotonic()
@@ -75,6 +94,16 @@ class Flusher:
             if partition.log.failed is None:
                 partition.log.end_sync(sync)
                 partition.advance()
+
+
+def _settle(waiting: list[asyncio.Future[None]], fault: StorageError | None) -> None:
+    for future in waiting:
+        if future.done():
+            continue
+        if fault is None:
+            future.set_result(None)
+        else:
+            future.set_exception(ApiError(ErrorCode.kafka_storage_error, str(fault)))
 
 
 def _all(syncs: list[Sync]) -> Callable[[], None]:

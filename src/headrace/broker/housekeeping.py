@@ -58,9 +58,8 @@ class Housekeeping:
         if partition.durable_ack:
             self._flusher.request(partition)
         elif partition.log.config.flush == "interval" and partition.log.config.storage == "disk":
-            unsynced = partition.log.unsynced_bytes
-            self._dirty[partition] = unsynced
-            if unsynced >= self._settings.flush_interval_bytes:
+            since = self._dirty.setdefault(partition, partition.log.size_bytes)
+            if partition.log.size_bytes - since >= self._settings.flush_interval_bytes:
                 del self._dirty[partition]
                 self._flusher.request(partition)
 
@@ -83,14 +82,19 @@ class Housekeeping:
             self._flusher.request(partition)
 
     async def _checkpoint(self) -> None:
-        await self._each(lambda partition: partition.log.checkpoint())
+        for partition in self._partitions:
+            log = partition.log
+            if partition.durable_ack and log.recovery_point != log.end_offset:
+                self._flusher.request(partition, checkpoint=True)
 
     async def _retain(self) -> None:
         now_ms = self._clock.now_ms()
 
         def retain(partition: Partition) -> None:
-            partition.log.roll_if_due(now_ms)
-            removed = partition.log.retain(now_ms)
+            rolled = partition.log.roll_if_due(now_ms)
+            removed = partition.log.retain(now_ms, limit_offset=partition.high_watermark)
+            if rolled or removed:
+                self._flusher.request(partition)  # files go with the next sync
             if removed:
                 about = {"topic": partition.topic, "partition": partition.index, "segments": len(removed)}
                 logger.info("retention removed segments", extra=about)

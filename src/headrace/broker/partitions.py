@@ -18,13 +18,13 @@ from headrace.broker.partition import Partition
 from headrace.core.counters import Traffic
 from headrace.core.errors import ApiError, ErrorCode, StorageError
 from headrace.storage.log import Log
-from headrace.storage.topic_config import TopicConfig
 
 if TYPE_CHECKING:
+    from headrace.broker.configs import Configs
     from headrace.broker.image import Image, PartitionRecord, TopicImage
     from headrace.core.counters import Counters
     from headrace.core.ports import Clock, Files, Workers
-    from headrace.storage.settings import StorageSettings
+    from headrace.storage.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +41,10 @@ class Partitions:
         self,
         disk: Files,
         memory: Files,
-        settings: StorageSettings,
+        configs: Configs,
         node_id: int,
         *,
+        producer_expiry_ms: int,
         clock: Clock,
         workers: Workers,
         counters: Counters,
@@ -51,8 +52,9 @@ class Partitions:
     ) -> None:
         self._disk = disk
         self._memory = memory
-        self._settings = settings
+        self._configs = configs
         self._node_id = node_id
+        self._producer_expiry_ms = producer_expiry_ms
         self._clock = clock
         self._workers = workers
         self._counters = counters
@@ -89,23 +91,13 @@ class Partitions:
             return ApiError(ErrorCode.unknown_topic_or_partition)
         return ApiError(ErrorCode.not_leader_or_follower)
 
-    def config_of(self, topic: TopicImage) -> TopicConfig:
-        """A topic's configuration over the broker's dynamic and static defaults."""
-        return TopicConfig.of(topic.configs, self._settings, defaults=self._dynamic_defaults())
-
-    def _dynamic_defaults(self) -> dict[str, str]:
-        if self._image is None:
-            return {}
-        configs = self._image.broker_configs
-        return {**configs.get("", {}), **configs.get(str(self._node_id), {})}
-
     def load(self, image: Image) -> None:
         """Open everything at start-up. Blocking."""
         self._image = image
         for topic in image.topics.values():
             for record in topic.partitions:
                 if record.leader == self._node_id:
-                    self._adopt(topic, record, self._open(topic, record))
+                    self._adopt(topic, record, self._open(topic, record, self._config(topic, image)))
         self._remove_strangers(image)
 
     def changed(self, old: Image, new: Image) -> None:
@@ -117,7 +109,7 @@ class Partitions:
         ]  # fmt: skip
         closing = [partition for topic in gone for partition in self._drop(topic.name)]
         opening = [
-            (topic, record)
+            (topic, record, self._config(topic, new))
             for name, topic in new.topics.items()
             if old.topics.get(name) is not topic
             for record in topic.partitions
@@ -138,26 +130,35 @@ class Partitions:
         self,
         before: asyncio.Task[None] | None,
         closing: list[Partition],
-        opening: list[tuple[TopicImage, PartitionRecord]],
+        opening: list[tuple[TopicImage, PartitionRecord, TopicConfig]],
     ) -> None:
         if before is not None:
             await asyncio.wait([before])
         for partition in closing:
             await self._workers.run(partial(_quietly, partition.log.delete))
-        for topic, record in opening:
-            self._adopt(topic, record, await self._workers.run(partial(self._open, topic, record)))
+        for topic, record, config in opening:
+            self._adopt(topic, record, await self._workers.run(partial(self._open, topic, record, config)))
 
-    def _open(self, topic: TopicImage, record: PartitionRecord) -> Log | Exception:
+    def _config(self, topic: TopicImage, image: Image) -> TopicConfig:
+        return self._configs.topic_config(topic.configs, image)
+
+    def _open(self, topic: TopicImage, record: PartitionRecord, config: TopicConfig) -> Log | StorageError:
+        """Blocking."""
         try:
-            config = self.config_of(topic)
             files = self._memory if config.storage == "memory" else self._disk
-            return Log.open(files, log_path(topic.name, record.index), config, now_ms=self._clock.now_ms())
-        except (StorageError, ApiError) as error:
+            return Log.open(
+                files,
+                log_path(topic.name, record.index),
+                config,
+                now_ms=self._clock.now_ms(),
+                producer_expiry_ms=self._producer_expiry_ms,
+            )
+        except StorageError as error:
             return error
 
-    def _adopt(self, topic: TopicImage, record: PartitionRecord, log: Log | Exception) -> None:
+    def _adopt(self, topic: TopicImage, record: PartitionRecord, log: Log | StorageError) -> None:
         name, index = topic.name, record.index
-        if isinstance(log, Exception):
+        if isinstance(log, StorageError):
             self._faults[name, index] = str(log)
             logger.error("a partition is offline", extra={"topic": name, "partition": index, "reason": str(log)})
             return
@@ -188,18 +189,20 @@ class Partitions:
             before = old.topics.get(name)
             if before is None or (not everything and before.configs == topic.configs):
                 continue
-            config = self.config_of(topic)
+            config = self._config(topic, new)
             for partition in self._topics.get(name, {}).values():
                 partition.log.config = config
                 partition.configured()
 
     def _remove_strangers(self, image: Image) -> None:
-        """Remove what a deletion that was cut short has left behind."""
+        """Remove what a deletion that was cut short has left behind; set aside what nobody knows."""
         expected = {
             log_path(topic.name, record.index) for topic in image.topics.values() for record in topic.partitions
         }
         for name in self._disk.names("topics"):
-            if f"topics/{name}" not in expected:
+            if name.endswith(".deleted"):
+                self._disk.remove(f"topics/{name}")
+            elif f"topics/{name}" not in expected:
                 logger.warning("a directory belongs to no topic; it is set aside", extra={"directory": name})
                 self._disk.rename(f"topics/{name}", f"stray/{name}")
 

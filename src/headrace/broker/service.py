@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.configs import Configs
     from headrace.broker.controller import Controller
+    from headrace.broker.flusher import Flusher
     from headrace.broker.groups import GroupCoordinator
     from headrace.broker.image import BrokerRecord, Image
     from headrace.broker.partition import Partition
@@ -43,6 +44,7 @@ class Service:
     topics: Topics
     configs: Configs
     partitions: Partitions
+    flusher: Flusher
     groups: GroupCoordinator
     producer_ids: ProducerIds
     ready: bool = False

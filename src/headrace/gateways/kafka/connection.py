@@ -15,13 +15,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.apis import TABLE, api_versions
 from headrace.apis.api import Api, Context, Encoded
 from headrace.core import limits
 from headrace.core.counters import Histogram
 from headrace.core.errors import ApiError, ProtocolError
+from headrace.core.ports import Buffer
 from headrace.wire.frames import FrameSplitter
 from headrace.wire.headers import RequestHeader, parse_request_header, response_header
 from headrace.wire.messages import decode_request, encode_answer
@@ -41,7 +42,7 @@ class Slot:
     __slots__ = ("parts",)
 
     def __init__(self) -> None:
-        self.parts: Sequence[bytes] | None = None
+        self.parts: Sequence[Buffer] | None = None
 
 
 class Connection(asyncio.Protocol):
@@ -55,8 +56,8 @@ class Connection(asyncio.Protocol):
         self._splitter = FrameSplitter(max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._slots: deque[Slot] = deque()
-        self._out: list[bytes] = []
-        self._backlog: deque[bytes | memoryview] = deque()
+        self._out: list[Buffer] = []
+        self._backlog: deque[bytes] = deque()
         self._tasks: dict[asyncio.Future[Outcome], None] = {}
         self._busy = False
         self._reading = True
@@ -68,8 +69,7 @@ class Connection(asyncio.Protocol):
     # -- the transport's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         peer = transport.get_extra_info("peername")
         self.host = str(peer[0]) if peer else ""
         if not self._server.admit(self):
@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
 
     # -- requests
 
-    def _handle(self, frames: Sequence[bytes | memoryview]) -> None:
+    def _handle(self, frames: Sequence[bytes]) -> None:
         self._busy = True
         try:
             for number, frame in enumerate(frames):
@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
         self._flush()
         self._pace()
 
-    def _request(self, frame: bytes | memoryview) -> None:
+    def _request(self, frame: bytes) -> None:
         header = parse_request_header(frame)
         api = TABLE.get(header.api_key)
         if api is None:
@@ -213,7 +213,7 @@ class Connection(asyncio.Protocol):
         errors[api.name, error.code] = errors.get((api.name, error.code), 0) + 1
         return api.on_error(context, request, error)
 
-    def _encode(self, api: Api, header: RequestHeader, outcome: Outcome) -> Sequence[bytes]:
+    def _encode(self, api: Api, header: RequestHeader, outcome: Outcome) -> Sequence[Buffer]:
         if outcome is None:
             return ()
         head = response_header(api.key, header.api_version, header.correlation_id)
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             self._reading = room
             (transport.resume_reading if room else transport.pause_reading)()
 
-    def _resume(self, frames: list[bytes | memoryview]) -> None:
+    def _resume(self, frames: list[bytes]) -> None:
         if self._transport is not None:
             frames.extend(self._backlog)
             self._backlog.clear()
