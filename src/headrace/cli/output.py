@@ -88,6 +88,10 @@ def moment(timestamp_ms: int | None) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S.") + f"{timestamp_ms % 1000:03d}Z"
 
 
+def clipped(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[:length]}... ({len(text):,} letters)"
+
+
 def ranges(numbers: Iterable[int]) -> str:
     """`0-3,5` for 0, 1, 2, 3, 5."""
     parts: list[list[int]] = []
