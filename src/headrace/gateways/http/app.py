@@ -22,7 +22,7 @@ from headrace.gateways.http.observed import Observed
 
 def application(service: Observed, version: str, addresses: Callable[[], Mapping[str, str]]) -> ASGIApp:
     """The pages of one broker. `addresses` names its doors: {"kafka": "127.0.0.1:9092", …}."""
-    page = metrics.Page()
+    page = metrics.Page(version)
     scraping = asyncio.Lock()  # one scrape at a time: a flood of them must not fill the workers
 
     async def index(_: Request) -> Response:
@@ -41,8 +41,8 @@ def application(service: Observed, version: str, addresses: Callable[[], Mapping
     async def metrics_page(request: Request) -> Response:
         accept = request.headers.get("accept", "")
         async with scraping:
-            families = metrics.families(service, version)
-            body, content_type = await asyncio.to_thread(page.encode, families, accept)
+            numbers = metrics.read(service)
+            body, content_type = await asyncio.to_thread(page.encode, numbers, accept)
         return Response(body, headers={"content-type": content_type})
 
     return Starlette(

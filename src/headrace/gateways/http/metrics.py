@@ -1,7 +1,8 @@
 """The metrics page: plain numbers of the broker, read when they are asked for, as Prometheus families.
 
 Rules:
-- `families` runs on the loop, the owner of the numbers; `encode` may run in a worker.
+- `read` runs on the loop, the owner of the numbers, and only copies them: a few microseconds per partition.
+  `families` and `encode`, ten times dearer, run in a worker.
 - Names follow Prometheus: seconds and bytes, `_total` for counters. Labels are topics, partitions, groups, APIs; never
   something a client makes up.
 - A partition that a group has committed to but that is gone has no lag.
@@ -9,7 +10,8 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -24,21 +26,50 @@ from headrace.gateways.http.observed import Observed
 _PARTITION: Final = ["topic", "partition"]
 
 
-def families(service: Observed, version: str) -> list[Metric]:
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """One reading of a broker."""
+
+    ready: bool
+    counters: Counters
+    partitions: list[tuple[str, int, int, int, int, int]]  # topic, index, start, end, high watermark, bytes
+    group_offsets: list[tuple[str, str, int, int]]  # group, topic, index, committed offset
+    group_states: dict[str, int]
+
+
+def read(service: Observed) -> Numbers:
+    """Copy what other requests might change meanwhile."""
+    counters = service.counters
+    return Numbers(
+        ready=service.ready and not service.faults,
+        counters=replace(
+            counters,
+            requests=dict(counters.requests),
+            errors=dict(counters.errors),
+            topics=dict(counters.topics),
+        ),
+        partitions=[
+            (part.topic, part.index, log.start_offset, log.end_offset, part.high_watermark, log.size_bytes)
+            for part in service.partitions
+            for log in (part.log,)
+        ],
+        group_offsets=list(service.groups.group_offsets()),
+        group_states={str(state): count for state, count in service.groups.states().items()},
+    )
+
+
+def families(numbers: Numbers, version: str) -> list[Metric]:
     """Everything about this broker."""
     return [
-        GaugeMetricFamily("headrace_ready", "1 while the broker serves without a fault.", value=float(_ready(service))),
+        GaugeMetricFamily("headrace_ready", "1 while the broker serves without a fault.", value=float(numbers.ready)),
         _version(version),
-        *_requests(service.counters),
-        *_topics(service.counters),
-        *_connections(service.counters),
-        *_disk(service.counters),
-        *_partitions_and_groups(service),
+        *_requests(numbers.counters),
+        *_topics(numbers.counters),
+        *_connections(numbers.counters),
+        *_disk(numbers.counters),
+        *_partitions(numbers),
+        *_groups(numbers),
     ]
-
-
-def _ready(service: Observed) -> bool:
-    return service.ready and not service.faults
 
 
 def _version(version: str) -> Metric:
@@ -50,7 +81,7 @@ def _version(version: str) -> Metric:
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
     seen = 0.0
     buckets: list[tuple[str, float]] = []
-    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), histogram.counts, strict=True):
+    for bound, count in zip((*map(str, histogram.bounds), "+Inf"), tuple(histogram.counts), strict=True):
         seen += count
         buckets.append((bound, seen))
     return buckets
@@ -114,48 +145,51 @@ def _disk(counters: Counters) -> Iterator[Metric]:
     yield _histogram("headrace_sync_logs", "Logs that one group commit covered.", counters.sync_logs)
 
 
-def _partitions_and_groups(service: Observed) -> Iterator[Metric]:
+def _partitions(numbers: Numbers) -> Iterator[Metric]:
     starts = GaugeMetricFamily("headrace_partition_start_offset", "First offset that is kept.", labels=_PARTITION)
     ends = GaugeMetricFamily("headrace_partition_end_offset", "Offset of the next record.", labels=_PARTITION)
     marks = GaugeMetricFamily("headrace_partition_high_watermark", "Consumers see what lies below.", labels=_PARTITION)
     sizes = GaugeMetricFamily("headrace_partition_size_bytes", "Bytes of the partition's log.", labels=_PARTITION)
-    reached: dict[tuple[str, int], int] = {}
-    for partition in service.partitions:
-        log = partition.log
-        labels = [partition.topic, str(partition.index)]
-        starts.add_metric(labels, log.start_offset)
-        ends.add_metric(labels, log.end_offset)
-        marks.add_metric(labels, partition.high_watermark)
-        sizes.add_metric(labels, log.size_bytes)
-        reached[partition.topic, partition.index] = partition.high_watermark
+    for topic, index, start, end, mark, size in numbers.partitions:
+        labels = [topic, str(index)]
+        starts.add_metric(labels, start)
+        ends.add_metric(labels, end)
+        marks.add_metric(labels, mark)
+        sizes.add_metric(labels, size)
     yield from (starts, ends, marks, sizes)
+
+
+def _groups(numbers: Numbers) -> Iterator[Metric]:
+    marks = {(topic, index): mark for topic, index, _, _, mark, _ in numbers.partitions}
     lag = GaugeMetricFamily(
         "headrace_group_lag", "Records that a group has not committed yet.", labels=["group", *_PARTITION]
     )
-    for group, topic, index, committed in service.groups.group_offsets():
-        mark = reached.get((topic, index))
+    for group, topic, index, committed in numbers.group_offsets:
+        mark = marks.get((topic, index))
         if mark is not None and committed >= 0:
             lag.add_metric([group, topic, str(index)], max(0, mark - committed))
     yield lag
     states = GaugeMetricFamily("headrace_groups", "Consumer groups by state.", labels=["state"])
-    for state, count in service.groups.states().items():
-        states.add_metric([str(state)], count)
+    for state, count in numbers.group_states.items():
+        states.add_metric([state], count)
     yield states
 
 
 class Page:
-    """Encodes families together with those of the process, in the format that the scraper asks for."""
+    """Encodes the broker's families and the process's, in the format that the scraper asks for."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: str) -> None:
+        self._version = version
         self._process = CollectorRegistry()
         ProcessCollector(registry=self._process)
         PlatformCollector(registry=self._process)
         GCCollector(registry=self._process)
 
-    def encode(self, broker: Iterable[Metric], accept: str) -> tuple[bytes, str]:
+    def encode(self, numbers: Numbers, accept: str) -> tuple[bytes, str]:
         """Body and content type."""
         encoder, content_type = choose_encoder(accept)
-        return encoder(_Collected([*broker, *self._process.collect()])), content_type
+        collected = [*families(numbers, self._version), *self._process.collect()]
+        return encoder(_Collected(collected)), content_type
 
 
 class _Collected:
