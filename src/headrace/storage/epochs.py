@@ -19,15 +19,15 @@ UNKNOWN: Final = (-1, -1)
 class Epochs:
     """See the module."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "latest")
 
     def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
-        self._entries = entries if entries is not None else []
+        self.latest = -1  # epoch; a plain attribute, since every append looks at it
+        self._set(entries if entries is not None else [])
 
-    @property
-    def latest(self) -> int:
-        """-1 if there is none."""
-        return self._entries[-1][0] if self._entries else -1
+    def _set(self, entries: list[tuple[int, int]]) -> None:
+        self._entries = entries
+        self.latest = entries[-1][0] if entries else -1
 
     @property
     def entries(self) -> tuple[tuple[int, int], ...]:
@@ -38,7 +38,7 @@ class Epochs:
         """A batch of `epoch` begins at `start_offset`. True if that began a new epoch."""
         if epoch <= self.latest:
             return False
-        self._entries.append((epoch, start_offset))
+        self._set([*self._entries, (epoch, start_offset)])
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
@@ -71,7 +71,7 @@ class Epochs:
         """Forget epochs that begin at or after `end_offset`. True if there were any."""
         kept = [entry for entry in self._entries if entry[1] < end_offset]
         changed = len(kept) != len(self._entries)
-        self._entries = kept
+        self._set(kept)
         return changed
 
     def truncate_start(self, start_offset: int) -> bool:
@@ -79,7 +79,7 @@ class Epochs:
         older = [entry for entry in self._entries if entry[1] <= start_offset]
         if not older or older == [(older[-1][0], start_offset)]:
             return False
-        self._entries = [(older[-1][0], start_offset), *self._entries[len(older) :]]
+        self._set([(older[-1][0], start_offset), *self._entries[len(older) :]])
         return True
 
     def encode(self) -> bytes:

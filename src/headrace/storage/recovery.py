@@ -30,6 +30,7 @@ from headrace.storage.damage import is_damage
 from headrace.storage.epochs import Epochs
 from headrace.storage.producers import Producers
 from headrace.storage.segment import Segment, segment_name, walk
+from headrace.storage.snapshots import Snapshots
 from headrace.wire.batch import BatchHeader, crc_matches
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 RECOVERY_POINT: Final = "recovery-point"
 START_OFFSET: Final = "start-offset"
 LEADER_EPOCHS: Final = "leader-epochs"
-PRODUCERS: Final = ".producers"
 TAIL_BYTES: Final = 64 * 1024 * 1024  # how far behind a bad batch we look for valid ones
 _SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|timeindex|producers)\Z")
 
@@ -75,7 +75,7 @@ class Findings:
     cuts: list[Cut] = field(default_factory=list)
     surplus: list[str] = field(default_factory=list)  # files to remove
     scanned_bytes: int = 0
-    snapshots: set[int] = field(default_factory=set)  # offsets of the producer snapshots that stay
+    snapshots: set[int] = field(default_factory=set)  # offsets of the producers' snapshots that stay
     epochs_changed: bool = False  # the stored history is not what was found
 
 
@@ -273,15 +273,10 @@ class _Examination:
 
     def _restore_producers(self, now_ms: int) -> None:
         found = self._found
-        found.snapshots = {offset for offset in self._names["producers"] if offset <= found.end_offset}
-        snapshot_offset = -1
-        for offset in sorted(found.snapshots, reverse=True):
-            producers = Producers.decode(self._load(f"{segment_name(offset)}{PRODUCERS}"))
-            if producers is not None:
-                found.producers = producers
-                snapshot_offset = offset
-                break
-            found.snapshots.discard(offset)
+        usable = [offset for offset in self._names["producers"] if offset <= found.end_offset]
+        snapshots = Snapshots(self._files, self._path, usable)
+        snapshot_offset, found.producers = snapshots.newest()
+        found.snapshots = snapshots.offsets
         if not found.segments:
             return
         first_offset = max(snapshot_offset, found.segments[0].base_offset)
@@ -299,10 +294,9 @@ class _Examination:
             found.surplus += [
                 f"{self._path}/{segment_name(base)}.{kind}" for base in self._names[kind] if base not in kept
             ]
+        snapshots = Snapshots(self._files, self._path)
         found.surplus += [
-            f"{self._path}/{segment_name(offset)}{PRODUCERS}"
-            for offset in self._names["producers"]
-            if offset not in found.snapshots
+            snapshots.path(offset) for offset in self._names["producers"] if offset not in found.snapshots
         ]
         found.surplus = list(dict.fromkeys(found.surplus))
 

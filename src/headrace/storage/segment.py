@@ -135,8 +135,8 @@ class Segment:
         next_offset = header.base_offset + header.last_offset_delta + 1
         self.note(header.base_offset, next_offset, header.size, header.base_timestamp, header.max_timestamp)
 
-    def reopen(self, size: int) -> None:
-        """Append to this segment again, behind its first `size` bytes. Blocking: they are read."""
+    def shrink(self, size: int, end_offset: int) -> None:
+        """Only the first `size` bytes are left, and no offset from `end_offset` on. Blocking: they are read."""
         fresh = Segment(self.files, "", self.base_offset, self.file, interval_bytes=self.interval_bytes)
         for _, header, _ in walk(self.file, 0, size):
             fresh.note_header(header)
@@ -144,7 +144,7 @@ class Segment:
         assert fresh.index is not None
         self.adopt(fresh.index, fresh.extent())
         self.stored_size = -1
-        self.sealed = False
+        self.end_offset = end_offset
 
     def warm(self) -> Index:
         """The index, loaded or built again if it was dropped. Blocking if it was."""
