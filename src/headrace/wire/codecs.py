@@ -27,6 +27,7 @@ _SNAPPY_EXPANSION: Final = 64  # more than any snappy element can expand (64 byt
 _GZIP_MEMBERS: Final = 16  # producers write one; each further one costs a copy of what follows
 _FIRST_GUESS_BYTES: Final = 64 * 1024
 _GROWTH: Final = 8
+_UNTOUCHED: Final = bytes.fromhex("8f1ad5c3e7904b26b05d7a13f86e2c49")  # arbitrary; marks the end of a buffer
 
 
 def _corrupt(reason: object) -> ApiError:
@@ -131,11 +132,14 @@ def _open_within(into: Callable[[Any, Any], int], data: bytes | memoryview, max_
     size = min(max_bytes, max(_FIRST_GUESS_BYTES, 4 * len(data)))
     while True:
         room = bytearray(size)
+        if size < max_bytes:
+            room[-len(_UNTOUCHED) :] = _UNTOUCHED
         try:
             written = into(data, room)
         except cramjam.DecompressionError as error:
-            # Either the buffer is full or the input is bad: cramjam tells the two apart only in words.
-            if size >= max_bytes:
+            # Either the room is full or the input is bad. cramjam tells the two apart only in words; the end of the
+            # room tells it too.
+            if size >= max_bytes or room.endswith(_UNTOUCHED):
                 raise _corrupt(f"{error} (at most {max_bytes} bytes may come out)") from None
             size = min(max_bytes, size * _GROWTH)
             continue
