@@ -38,7 +38,7 @@ from headrace.storage.memory import MemoryFiles
 from headrace.storage.topic_config import TopicConfig
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Files
+    from headrace.core.ports import Clock, Files, Workers
     from headrace.gateways.http.server import HttpServer
     from headrace.settings import Settings
 
@@ -68,14 +68,28 @@ class Addresses:
 class Node:
     """One broker in one event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        workers: Workers | None = None,
+    ) -> None:
+        """The ports are the machine's own unless others are given."""
         self._settings = settings
-        self._clock = SystemClock()
-        self._workers = ThreadWorkers()
-        self._counters = Counters()
         self._undo = contextlib.AsyncExitStack()
+        self._files = files
+        self._clock = clock or SystemClock()
+        self._workers = workers or self._own_workers()
+        self._counters = Counters()
         self._service: Service | None = None
         self.addresses = Addresses("", 0)
+
+    def _own_workers(self) -> ThreadWorkers:
+        workers = ThreadWorkers()
+        self._undo.callback(workers.close)
+        return workers
 
     @property
     def service(self) -> Service:
@@ -97,7 +111,6 @@ class Node:
 
     async def _start(self) -> None:
         settings, undo = self._settings, self._undo
-        undo.callback(self._workers.close)
         files, cluster_id = self._claim()
         controller = self._open_metadata(files)
         node_id = settings.broker.node_id
@@ -144,11 +157,9 @@ class Node:
 
     def _claim(self) -> tuple[Files, str]:
         storage = self._settings.storage
-        files: Files
-        if storage.kind == "memory":
-            files = MemoryFiles()
-        else:
-            files = DiskFiles(storage.data_dir, read=storage.read)
+        files = self._files
+        if files is None:
+            files = MemoryFiles() if storage.kind == "memory" else DiskFiles(storage.data_dir, read=storage.read)
         directory = Directory.claim(files, node_id=self._settings.broker.node_id)
         self._undo.callback(directory.release)
         return files, directory.cluster_id
