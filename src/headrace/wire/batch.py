@@ -115,21 +115,10 @@ def check(
     position = 0
     with memoryview(data) as view:
         while end - position >= HEADER_BYTES:
-            (
-                base_offset,
-                length,
-                leader_epoch,
-                magic,
-                crc,
-                attributes,
-                last_offset_delta,
-                base_timestamp,
-                max_timestamp,
-                producer_id,
-                producer_epoch,
-                base_sequence,
-                count,
-            ) = _unpack(data, position)
+            values = _unpack(data, position)
+            base_offset, length, leader_epoch, magic, crc = values[:5]
+            attributes, last_offset_delta, base_timestamp, max_timestamp = values[5:9]
+            producer_id, producer_epoch, base_sequence, count = values[9:]
             size = length + LENGTH_OVERHEAD
             stop = position + size
             if magic != MAGIC or size < HEADER_BYTES or stop > end:
@@ -141,24 +130,7 @@ def check(
             if crc32c(view[position + ATTRIBUTES_AT : stop]) != crc:
                 raise ApiError(ErrorCode.corrupt_message, "the CRC does not match")
             codec = attributes & CODEC_MASK
-            header = _tuple(
-                BatchHeader,
-                (
-                    position,
-                    size,
-                    base_offset,
-                    leader_epoch,
-                    crc,
-                    attributes,
-                    last_offset_delta,
-                    base_timestamp,
-                    max_timestamp,
-                    producer_id,
-                    producer_epoch,
-                    base_sequence,
-                    count,
-                ),
-            )
+            header = _tuple(BatchHeader, (position, size, base_offset, leader_epoch, *values[4:]))
             if (
                 count < 1
                 or last_offset_delta != count - 1
