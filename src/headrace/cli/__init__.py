@@ -1,7 +1,8 @@
 """The command `headrace`: one module per verb, imported only when its verb is used.
 
 Rules:
-- A verb's module has `app`, a Typer with one command (or several: `topic create`). It imports what is heavy inside.
+- A verb's module has `app`, a Typer with one command (or several: `topic create`), or `direct(words)` if it must start
+  faster than Typer can be imported. It imports what is heavy inside its functions.
 - A verb fails by raising; `run` alone turns an exception into one line on stderr and an exit code:
   1 something failed, 2 the command line or the configuration is wrong, 130 Ctrl-C.
 - Data goes to stdout, everything else to stderr.
@@ -9,15 +10,11 @@ Rules:
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, Any, NoReturn
-
-import typer
-from typer.core import TyperGroup
-from typer.main import get_command
+from importlib import import_module
+from typing import NoReturn
 
 VERBS = {
     "serve": "run a broker",
@@ -39,76 +36,82 @@ EXAMPLES = """\
 """
 
 
-class Verbs(TyperGroup):
-    """The verbs by name. A verb's module is imported when the verb is chosen, not to list it."""
+HELP = """\
+headrace: a message broker that speaks Kafka
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return list(VERBS)
+Usage: headrace [--debug] VERB ...
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in VERBS:
-            return None
-        command = get_command(importlib.import_module(f"headrace.cli.{cmd_name}").app)
-        command.name = cmd_name
-        return command
+Verbs:
+{verbs}
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from headrace.cli.report import UsageError
-            from headrace.core.config import suggestion
-
-            raise UsageError(f"no verb {args[0]!r}{suggestion(args[0], VERBS) or '; try: headrace --help'}")
-        return super().resolve_command(ctx, args)
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        verbs = "\n".join(f"  {name:<9} {line}" for name, line in VERBS.items())
-        formatter.write(
-            "headrace: a message broker that speaks Kafka\n\n"
-            f"Usage: headrace [--debug] VERB ...\n\nVerbs:\n{verbs}\n\nExamples:\n{EXAMPLES}\n"
-            "`headrace VERB --help` tells more. The broker's address is 127.0.0.1:9092 unless --bootstrap or\n"
-            "HEADRACE_BOOTSTRAP says otherwise. --debug shows tracebacks; --version prints the version.\n"
-        )
+Examples:
+{examples}
+`headrace VERB --help` tells more. The broker's address is 127.0.0.1:9092 unless --bootstrap or
+HEADRACE_BOOTSTRAP says otherwise. --debug shows tracebacks; --version prints the version.
+"""
 
 
-app = typer.Typer(cls=Verbs, no_args_is_help=True, add_completion=False, rich_markup_mode=None)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from headrace.cli.version import headrace_version
-
-        print(f"headrace {headrace_version()}")
-        raise typer.Exit
-
-
-@app.callback()
-def headrace(
-    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks and librdkafka's log.")] = False,
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
-    ] = False,
-) -> None:
-    if debug:
-        os.environ["HEADRACE_DEBUG"] = "1"  # the client layer listens to it too
+def main() -> NoReturn:
+    sys.exit(run(sys.argv[1:]))
 
 
 def run(args: Sequence[str]) -> int:
     """Run one command line; the exit code."""
     try:
-        outcome = get_command(app).main(args=list(args), prog_name="headrace", standalone_mode=False)
+        code = _dispatch(list(args))
         sys.stdout.flush()
-    except SystemExit as error:
-        return error.code if isinstance(error.code, int) else 1
     except KeyboardInterrupt:
         return 130
-    except typer.Exit as error:
-        return error.exit_code
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 1
     except Exception as error:
         from headrace.cli.report import report
 
         return report(error)
+    return code
+
+
+def _dispatch(words: list[str]) -> int:
+    while words and words[0].startswith("-"):
+        option = words.pop(0)
+        if option in ("--help", "-h"):
+            print(_help(), end="")
+            return 0
+        if option == "--version":
+            from headrace.cli.version import headrace_version
+
+            print(f"headrace {headrace_version()}")
+            return 0
+        if option != "--debug":
+            raise _usage(f"no such option: {option}; try: headrace --help")
+        os.environ["HEADRACE_DEBUG"] = "1"  # the client layer listens to it too
+    if not words:
+        print(_help(), end="", file=sys.stderr)
+        return 2
+    verb, *rest = words
+    if verb not in VERBS:
+        from headrace.core.config import suggestion
+
+        raise _usage(f"no verb {verb!r}{suggestion(verb, VERBS) or '; try: headrace --help'}")
+    return _run_verb(verb, rest)
+
+
+def _run_verb(verb: str, words: list[str]) -> int:
+    module = import_module(f"headrace.cli.{verb}")
+    if hasattr(module, "direct"):
+        outcome = module.direct(words)
+    else:
+        from typer.main import get_command
+
+        outcome = get_command(module.app).main(args=words, prog_name=f"headrace {verb}", standalone_mode=False)
     return outcome if isinstance(outcome, int) else 0
 
 
-def main() -> NoReturn:
-    sys.exit(run(sys.argv[1:]))
+def _help() -> str:
+    return HELP.format(verbs="\n".join(f"  {name:<9} {line}" for name, line in VERBS.items()), examples=EXAMPLES)
+
+
+def _usage(text: str) -> Exception:
+    from headrace.cli.report import UsageError
+
+    return UsageError(text)

@@ -9,8 +9,6 @@ import os
 import sys
 from dataclasses import dataclass
 
-import typer
-
 from headrace.core.errors import ApiError, ConfigError, HeadraceError
 
 FAILURE, USAGE, INTERRUPTED = 1, 2, 130
@@ -63,7 +61,7 @@ def report(error: Exception) -> int:
 
 def complain(error: Exception) -> Complaint:
     """What to tell about `error`."""
-    if isinstance(error, typer.Abort):
+    if type(error).__name__ == "Abort":  # Typer's; it is not imported to start a broker
         return Complaint("stopped; nothing was changed")
     if hasattr(error, "format_message"):  # Typer's own: a bad flag, a missing argument
         return _usage(error)
@@ -89,10 +87,14 @@ def complain(error: Exception) -> Complaint:
 
 def _usage(error: Exception) -> Complaint:
     message = _line(error.format_message())  # type: ignore[attr-defined]
-    ctx = getattr(error, "ctx", None)
+    ctx, param = getattr(error, "ctx", None), getattr(error, "param", None)
+    causes = getattr(error.__cause__, "errors", None)
+    if causes is not None and param is not None:  # Typer leaves out what was given
+        cause = causes()[0]
+        reason = str(cause["msg"]).removeprefix("Value error, ")
+        message = f"{param.opts[0]} {cause['input']!r}: {reason[:1].lower()}{reason[1:]}"
     path = ctx.command_path if ctx is not None else "headrace"
-    message = message[:1].lower() + message[1:]
-    return Complaint(f"{message.rstrip('.')}; try: {path} --help", USAGE)
+    return Complaint(f"{message[:1].lower()}{message[1:]}".rstrip(".") + f"; try: {path} --help", USAGE)
 
 
 def _line(text: str) -> str:

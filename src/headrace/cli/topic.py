@@ -58,14 +58,12 @@ def create(
     from headrace.client.admin import Admin
     from headrace.client.errors import ClientError
 
+    configs = pairs(config, "--config")
     admin = Admin(connect(bootstrap, properties, timeout))
     created = True
     try:
         admin.create_topic(
-            name,
-            partitions=partitions or -1,
-            replication_factor=replication_factor or -1,
-            configs=pairs(config, "--config"),
+            name, partitions=partitions or -1, replication_factor=replication_factor or -1, configs=configs
         )
     except ClientError as error:
         if not if_not_exists or error.code != "TOPIC_ALREADY_EXISTS":
