@@ -14,9 +14,11 @@ from headrace.group.commands import JoinAnswer, SyncAnswer
 
 SESSION_MS = 10_000
 REBALANCE_MS = 20_000
+USUAL = (("range", subscription("t")),)
 PROTOCOLS = st.sampled_from(
     [
-        (("range", subscription("t")),),
+        USUAL,
+        USUAL,
         (("range", subscription("t", "u")),),
         (("range", subscription("u")), ("sticky", b"x")),
         (("sticky", b"y"), ("range", subscription("t"))),
@@ -29,10 +31,10 @@ WHO = st.integers(0, 7)
 class Life(RuleBasedStateMachine):
     """Clients with a memory of their own: the id and generation that they were last told."""
 
-    @initialize()
-    def begin(self) -> None:
+    @initialize(members=st.integers(0, 4))
+    def begin(self, members: int) -> None:
         self.stage = Stage()
-        self.joins: dict[int, tuple[str | None, bool]] = {}  # token -> (instance, dynamic)
+        self.joins: dict[int, str | None] = {}  # token -> instance
         self.syncs: dict[int, tuple[str, int]] = {}  # token -> (member, generation)
         self.known: list[tuple[str, str | None]] = []  # ids that were told to somebody
         self.generation_of: dict[str, int] = {}
@@ -42,34 +44,36 @@ class Life(RuleBasedStateMachine):
         self.generation = 0
         self.durable_generation = 0
         self.serial = 0
+        for number in range(members):
+            self.come("ab"[number] if number < 2 else None, USUAL, True, False)
+        self.wait(200)
+        self.settle()
 
     def _someone(self, who: int) -> tuple[str, str | None]:
         return self.known[who % len(self.known)] if self.known else ("nobody", None)
 
-    @rule(instance=INSTANCES, protocols=PROTOCOLS, must_know_id=st.booleans())
-    def come(self, instance: str | None, protocols: Any, must_know_id: bool) -> None:
-        token = self.stage.join(
-            instance_id=instance,
-            protocols=protocols,
-            must_know_id=must_know_id,
-            session_timeout_ms=SESSION_MS,
-            rebalance_timeout_ms=REBALANCE_MS,
-        )
-        self.joins[token] = (instance, must_know_id)
-        self._listen()
-
-    @rule(who=WHO, protocols=PROTOCOLS)
-    def rejoin(self, who: int, protocols: Any) -> None:
-        member, instance = self._someone(who)
+    def _join(self, member: str, instance: str | None, protocols: Any, **fields: bool) -> None:
         token = self.stage.join(
             member,
             instance_id=instance,
             protocols=protocols,
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
+            **fields,
         )
-        self.joins[token] = (instance, False)
+        self.joins[token] = instance
         self._listen()
+
+    @rule(instance=INSTANCES, protocols=PROTOCOLS, must_know_id=st.booleans(), gives_up=st.booleans())
+    def come(self, instance: str | None, protocols: Any, must_know_id: bool, gives_up: bool) -> None:
+        before = list(self.known)
+        self._join("", instance, protocols, must_know_id=must_know_id)
+        if self.known != before and not gives_up:
+            self._join(*self.known[-1], protocols)
+
+    @rule(who=WHO, protocols=PROTOCOLS)
+    def rejoin(self, who: int, protocols: Any) -> None:
+        self._join(*self._someone(who), protocols)
 
     @rule(who=WHO)
     def sync(self, who: int) -> None:
@@ -105,7 +109,7 @@ class Life(RuleBasedStateMachine):
         if said == "none":
             self.committed[topic] = self.serial
 
-    @rule(ms=st.sampled_from([1, 50, 100, 1_000, 5_000, 10_000, 20_000]))
+    @rule(ms=st.sampled_from([1, 50, 100, 200, 1_000, 4_000, 10_000]))
     def wait(self, ms: int) -> None:
         self.stage.wait(ms)
         self._listen()
@@ -119,27 +123,24 @@ class Life(RuleBasedStateMachine):
         self.members_of = {g: m for g, m in self.members_of.items() if g <= self.generation}
         self.sent = {g: a for g, a in self.sent.items() if g <= self.generation}
 
+    @rule(silent=st.sampled_from([None, None, 0, 1]))
+    def settle(self, silent: int | None = None) -> None:
+        """All known members rejoin and sync, as healthy clients do; perhaps all but one."""
+        for member, instance in list(self.known):
+            self._join(member, instance, USUAL)
+        self.wait(200)
+        for who in reversed(range(len(self.known))):
+            if who != silent:
+                self.sync(who)
+
     @rule()
-    def settle(self) -> None:
-        """All known members rejoin and sync, as healthy clients do."""
-        for _ in range(2):
-            for member, instance in list(self.known):
-                token = self.stage.join(
-                    member,
-                    instance_id=instance,
-                    protocols=(("range", subscription("t")),),
-                    session_timeout_ms=SESSION_MS,
-                    rebalance_timeout_ms=REBALANCE_MS,
-                )
-                self.joins[token] = (instance, False)
-                self._listen()
-            self.wait(200)
+    def everybody_is_alive(self) -> None:
         for who in range(len(self.known)):
-            self.sync(who)
+            self.heartbeat(who)
 
     def _listen(self) -> None:
         for token in [t for t in self.joins if t in self.stage.answers]:
-            instance, _ = self.joins.pop(token)
+            instance = self.joins.pop(token)
             answer = self.stage.answers[token]
             assert isinstance(answer, JoinAnswer)
             if answer.member_id and answer.error in (ErrorCode.none, ErrorCode.member_id_required):
@@ -177,6 +178,14 @@ class Life(RuleBasedStateMachine):
             whole = sorted(self.stage.groups.snapshot())
             assert sorted(reload(self.stage.log, SETTINGS, self.stage.now).snapshot()) == whole
             assert sorted(reload(whole, SETTINGS, self.stage.now).snapshot()) == whole
+
+    @invariant()
+    def a_settled_group_survives_a_restart_as_it_is(self) -> None:
+        if hasattr(self, "stage") and self.stage.state() in ("Stable", "Empty"):
+            before, live = self.stage.describe(), self.stage.groups
+            self.stage.groups = reload(self.stage.log, SETTINGS, self.stage.now)
+            after, self.stage.groups = self.stage.describe(), live
+            assert after == before or (after.state == "Dead" and not before.protocol_type)
 
     @invariant()
     def the_machine_wakes_in_time(self) -> None:
