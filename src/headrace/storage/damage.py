@@ -7,8 +7,8 @@ What a torn write leaves: a file that ends early, zeros where pages were never w
 particular:
 - Whoever syncs, syncs everything before it. So valid batches *behind* the bad bytes mean that these were once
   written too. Unless pages were written out of order: then the bad bytes have a hole of zeros.
-- No torn write differs from the right bytes in just one bit. A CRC tells so: each one-bit error has its own
-  syndrome, whatever the rest of the bytes is.
+- No torn write differs from the right bytes in just one bit, unless it ends in zeros and that bit is the last that
+  should not be zero. A CRC tells so: each one-bit error has its own syndrome, whatever the rest of the bytes is.
 
 Therefore: damage, if one flipped bit explains the bad bytes, or if valid batches follow and there is no hole. All else
 is a torn write. Where a guess is wrong, it is wrong on the safe side: the partition goes offline, nothing is cut.
@@ -26,6 +26,7 @@ from headrace.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD
 _PREFIX: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, magic, CRC
 _MAGIC: Final = 2
 _MAGIC_AT: Final = 16
+_CRC_AT: Final = 17
 _HOLE_BYTES: Final = 256  # a sector has 512; its first and last bytes may happen to be right
 _POLYNOMIAL: Final = 0x82F63B78
 _OFFSETS_AHEAD: Final = 2**31
@@ -53,27 +54,30 @@ def one_bit_explains(tail: bytes, expected_offset: int) -> bool:
         if not right_offset or not right_magic:
             wrong_bits = (base_offset ^ expected_offset).bit_count() + (magic ^ _MAGIC).bit_count()
             return bool(syndrome == 0 and wrong_bits == 1)
-        if _one_bit_syndrome(syndrome, size - _PREFIX.size):
-            return True
+        if syndrome == 0:
+            return True  # only the leader epoch is left to be wrong
+        wrong_byte = _wrong_byte(syndrome, size)
+        if wrong_byte >= 0:
+            return any(tail[wrong_byte:])
     if not (right_offset and right_magic):
         return False
-    sizes = (LENGTH_OVERHEAD + (length ^ (1 << bit)) for bit in range(31))
+    sizes = (LENGTH_OVERHEAD + (length & 0xFFFFFFFF ^ 1 << bit) for bit in range(32))
     return any(HEADER_BYTES <= size <= len(tail) and crc32c(tail[_PREFIX.size : size]) == crc for size in sizes)
 
 
-def _one_bit_syndrome(syndrome: int, length: int) -> bool:
-    """Whether one wrong bit in the CRC or in the `length` bytes under it makes this difference of CRCs."""
+def _wrong_byte(syndrome: int, size: int) -> int:
+    """Where a batch of `size` bytes must have one wrong bit to make this difference of CRCs; -1 if one cannot."""
     if syndrome.bit_count() == 1:
-        return True
+        return _CRC_AT
     # Run the register backwards: the state that a flipped bit left behind has but that bit set.
-    for _ in range(min(length, _SYNDROME_BYTES) * 8):
+    for bits in range(min(size - _PREFIX.size, _SYNDROME_BYTES) * 8):
         if syndrome & 0x80000000:
             syndrome = ((syndrome ^ _POLYNOMIAL) << 1) | 1
         else:
             syndrome <<= 1
         if syndrome == 1:
-            return True
-    return False
+            return size - 1 - bits // 8
+    return -1
 
 
 def _survivor(tail: bytes, expected_offset: int) -> int:

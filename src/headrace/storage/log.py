@@ -97,7 +97,7 @@ class Log:
         self.failed: StorageError | None = None
         self.recovered = tuple(found.cuts)  # what was cut when the log was opened
         self._files = files
-        self._shelf = Shelf(files, path, found.segments)
+        self._shelf = Shelf(files, path, found.segments, found.epochs)
         self._snapshots = Snapshots(files, path, found.snapshots)
         self._chores = Chores()
         self._handed: Sync | None = None
@@ -478,7 +478,8 @@ class Log:
         start, self.producers = self._snapshots.newest(self._chores)
         recovery.replay(self.producers, recovery.headers_from(shelf.segments, start), start, now_ms)
         if self.epochs.truncate_end(cut_offset):
-            self._store_epochs()
+            self._files.store(f"{self.path}/{recovery.LEADER_EPOCHS}", self.epochs.encode())
+            self._chores.stores.pop(f"{self.path}/{recovery.LEADER_EPOCHS}", None)
 
     def _cut_active(self, cut_offset: int) -> None:
         segment = self._shelf.active

@@ -9,6 +9,8 @@ Rules:
 - Above the recovery point the log is cut at the first bytes that are not a valid batch, if a torn write explains
   them; `damage` says how that is decided. If they were damaged after they had been durable, that is a CorruptionError.
 - Segments that lie wholly below the start offset are left-overs of a removal, and go. Segments behind a cut go, too.
+- Leader epochs are outside the CRC. One that does not fit the history is damage, too. What nothing tells is a flipped
+  low bit in the epoch of the very last batch above the recovery point: it looks like an election.
 - A missing or bad checkpoint counts as a recovery point of 0: everything is read, and the rules above do the rest.
 - `examine` only reads. `Log.open` carries out what it found; a dry run shows it.
 
@@ -41,6 +43,7 @@ RECOVERY_POINT: Final = "recovery-point"
 START_OFFSET: Final = "start-offset"
 LEADER_EPOCHS: Final = "leader-epochs"
 TAIL_BYTES: Final = 64 * 1024 * 1024  # how far behind a bad batch we look for valid ones
+_EPOCHS_AHEAD: Final = 16  # a higher epoch that is one bit away from the last known one is a flipped bit
 _SEGMENT_FILE: Final = re.compile(r"(\d{20})\.(log|index|timeindex|producers)\Z")
 
 
@@ -118,6 +121,7 @@ class _Examination:
         self._scanned_from = 0  # everything from this offset on was scanned, and its epochs are in `_scanned_epochs`
         self._scanned_epochs: list[tuple[int, int]] = []
         self._last_producer_offset = -1  # of a scanned batch with a producer id
+        self._stored_epochs: Epochs | None = None
 
     def run(self, now_ms: int) -> Findings:
         found = self._found
@@ -126,6 +130,7 @@ class _Examination:
                 self._names[match[2]].append(int(match[1]))
         found.recovery_point = decode_offset(self._load(RECOVERY_POINT)) or 0
         found.start_offset = decode_offset(self._load(START_OFFSET)) or 0
+        self._stored_epochs = Epochs.decode(self._load(LEADER_EPOCHS))
         self._open_segments()
         self._read_segments()
         segments = found.segments
@@ -215,7 +220,7 @@ class _Examination:
             ahead = header.base_offset - self._expected
             if ahead < 0 or (ahead and not self._may_jump_to(header.base_offset)):
                 break
-            if header.last_offset_delta < 0 or not crc_matches(data, header):
+            if header.last_offset_delta < 0 or not crc_matches(data, header) or not self._epoch_fits(header):
                 break
             segment.note_header(header)
             self._expected = segment.end_offset
@@ -226,6 +231,19 @@ class _Examination:
             if header.producer_id >= 0:
                 self._last_producer_offset = header.base_offset
         self._found.scanned_bytes += segment.size - begun
+
+    def _epoch_fits(self, header: BatchHeader) -> bool:
+        """Leader epochs lie outside the CRC: they must rise, and agree with the history as far as that goes."""
+        epoch = header.leader_epoch
+        before = self._scanned_epochs[-1][0] if self._scanned_epochs else -1
+        if epoch < before:
+            return False
+        stored = self._stored_epochs or Epochs()
+        known = stored.epoch_at(header.base_offset)
+        if known >= 0 and (epoch <= stored.latest or header.base_offset < self._found.recovery_point):
+            return epoch == known
+        known = max(known, before)
+        return known < 0 or epoch - known < _EPOCHS_AHEAD or (epoch ^ known).bit_count() > 1
 
     def _may_be_cut(self, segment: Segment, following: int | None) -> bool:
         """A segment's file has bytes that are no valid batch. True if the log goes on behind it all the same."""
@@ -256,7 +274,7 @@ class _Examination:
 
     def _restore_epochs(self) -> None:
         found = self._found
-        stored = Epochs.decode(self._load(LEADER_EPOCHS))
+        stored = self._stored_epochs
         if stored is None and found.segments and self._scanned_from > found.segments[0].base_offset:
             self._scanned_epochs = [
                 (header.leader_epoch, header.base_offset) for header in self._headers(found.start_offset)

@@ -86,6 +86,7 @@ class Segment:
         "sealed",
         "size",
         "stored_size",
+        "unseen_bytes",
     )
 
     def __init__(self, files: Files, folder: str, base_offset: int, file: File, *, interval_bytes: int) -> None:
@@ -104,6 +105,7 @@ class Segment:
         self.gapped = False
         self.sealed = False
         self.removed = False
+        self.unseen_bytes = 0  # the first so many bytes were neither written nor checked by this process
         self._due = 0
 
     def note(self, base_offset: int, next_offset: int, size: int, first_timestamp: int, max_timestamp: int) -> None:
@@ -142,8 +144,10 @@ class Segment:
             fresh.note_header(header)
         assert fresh.size == size, "a segment is cut between batches"
         assert fresh.index is not None
+        unseen_bytes = min(self.unseen_bytes, size)
         self.adopt(fresh.index, fresh.extent())
         self.stored_size = -1
+        self.unseen_bytes = unseen_bytes
         self.end_offset = end_offset
 
     def warm(self) -> Index:
@@ -201,7 +205,7 @@ class Segment:
             self.max_timestamp,
             self.gapped,
         ) = extent
-        self.stored_size = self.size
+        self.stored_size = self.unseen_bytes = self.size
         self._due = index.positions[-1] + self.interval_bytes if len(index) else 0
 
     def store_index(self) -> None:

@@ -19,6 +19,7 @@ from headrace.storage.span import Span
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
+    from headrace.storage.epochs import Epochs
     from headrace.storage.index import Index
 
 _MEMO_ENTRIES: Final = 64
@@ -30,11 +31,23 @@ Place = tuple[Segment, int]  # a segment and a position in it
 class Shelf:
     """See the module."""
 
-    __slots__ = ("_bases", "_files", "_flushed", "_flushed_offset", "_memo", "_path", "_warm", "active", "segments")
+    __slots__ = (
+        "_bases",
+        "_epochs",
+        "_files",
+        "_flushed",
+        "_flushed_offset",
+        "_memo",
+        "_path",
+        "_warm",
+        "active",
+        "segments",
+    )
 
-    def __init__(self, files: Files, path: str, segments: list[Segment]) -> None:
+    def __init__(self, files: Files, path: str, segments: list[Segment], epochs: Epochs) -> None:
         """`add` must follow if there is no segment yet."""
         self._files = files
+        self._epochs = epochs
         self._path = path
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
@@ -138,7 +151,7 @@ class Shelf:
             if len(memo) >= _MEMO_ENTRIES:
                 del memo[next(iter(memo))]
             memo[next_offset] = (segment, end)
-        return Span(segment, start, end - start, wanted, next_offset)
+        return Span(segment, start, end - start, wanted, next_offset, self._epochs)
 
     def _start_of(self, offset: int) -> tuple[Segment, int, int]:
         """(segment, position, offset before which batches are to be skipped, or -1)."""

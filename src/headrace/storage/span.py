@@ -2,28 +2,36 @@
 
 Rules:
 - A span is made by the log's owner and may be read by a worker thread: it changes nothing of the log.
-- What comes from a disk that had to be waited for (`read`) is checked, batch by batch. What comes from memory
-  (`read_now`) was checked when it was written, and is not checked again.
+- What was not written or checked by this process, and what comes from a disk that had to be waited for, is checked
+  batch by batch: CRC, offsets, leader epoch. What this process wrote and finds in memory is not checked again.
 - A span whose segment was removed or cut meanwhile answers OFFSET_OUT_OF_RANGE.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from headrace.core.errors import ApiError, CorruptionError, ErrorCode, StorageError
 from headrace.storage.segment import Segment
 from headrace.wire.batch import crc_matches, headers
+
+if TYPE_CHECKING:
+    from headrace.storage.epochs import Epochs
 
 
 class Span:
     """See the module. `next_offset` follows its last record."""
 
-    __slots__ = ("_length", "_position", "_segment", "_wanted", "next_offset")
+    __slots__ = ("_epochs", "_length", "_position", "_segment", "_wanted", "next_offset")
 
-    def __init__(self, segment: Segment, position: int, length: int, wanted: int, next_offset: int) -> None:
+    def __init__(
+        self, segment: Segment, position: int, length: int, wanted: int, next_offset: int, epochs: Epochs
+    ) -> None:
         self._segment = segment
         self._position = position
         self._length = length
         self._wanted = wanted  # skip batches that end before this offset; -1 if the first one is right
+        self._epochs = epochs
         self.next_offset = next_offset
 
     @property
@@ -41,24 +49,38 @@ class Span:
             return None
         if len(data) != self._length:
             raise self._reason(CorruptionError(f"{self._segment.path}.log is shorter than the log"))
+        if self._position < self._segment.unseen_bytes:
+            self._check(data)
         return data if self._wanted < 0 else self._trim(data)
 
     def read(self) -> bytes:
-        """Blocking; for a worker thread. Checks every batch."""
+        """Blocking; for a worker thread."""
         try:
             data = self._segment.file.read(self._position, self._length)
         except StorageError as error:
             raise self._reason(error) from error
         if len(data) != self._length:
             raise self._reason(CorruptionError(f"{self._segment.path}.log is shorter than the log"))
+        self._check(data)
+        return data if self._wanted < 0 else self._trim(data)
+
+    def _check(self, data: bytes) -> None:
+        """Every batch must be whole, undamaged, and where it belongs."""
+        epochs = self._epochs
+        gapped = self._segment.gapped
+        expected = None
         end = 0
         for header in headers(data):
-            if not crc_matches(data, header):
+            base_offset = header.base_offset
+            if expected is not None and (base_offset < expected or (base_offset > expected and not gapped)):
                 raise self._reason(self._corruption(header.position))
+            epoch = epochs.epoch_at(base_offset)
+            if not crc_matches(data, header) or (header.leader_epoch != epoch and epoch >= 0):
+                raise self._reason(self._corruption(header.position))
+            expected = base_offset + header.last_offset_delta + 1
             end = header.position + header.size
-        if end != len(data):
+        if end != len(data) or (expected != self.next_offset and not gapped):
             raise self._reason(self._corruption(end))
-        return data if self._wanted < 0 else self._trim(data)
 
     def _trim(self, data: bytes) -> bytes:
         """Drop batches that end before the wanted offset."""
