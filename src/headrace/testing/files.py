@@ -4,7 +4,7 @@ Rules:
 - Everything is in memory, and every choice comes from the random generator that the caller passes: a seed replays.
 - The power-cut model is as mean as POSIX allows. Only bytes that a successful `sync` covered, and names that
   `sync_directory`, `store` or `rename` covered, are sure to survive; everything younger survives, vanishes, tears, or
-  comes back as zeros or garbage, page by page, in any order.
+  comes back as zeros or garbage, sector by sector, in any order.
 - A failed sync loses the pages that it was to write: they stay readable until the power goes, and no later sync saves
   them. That is what Linux does.
 - After `power_cut` the old tree is dead; `killed` (kill -9) keeps all that was written.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.core.ports import Buffer
 
 Operation = Literal["write", "read", "sync", "store", "rename", "remove", "open", "sync_directory"]
-PAGE_BYTES: Final = 512  # smaller than a real page, so that small tests see torn ones
+SECTOR_BYTES: Final = 512  # what a disk writes whole; file systems deal in larger pages
 
 
 class PowerCutError(BaseException):
@@ -65,15 +66,11 @@ class _Content:
             self.lost.append((self.firm, len(self.current)))
 
     def after_cut(self, rng: Random) -> bytearray:
-        fresh = len(self.current) - self.firm
+        survivor = self.current[: self.firm]
         if self.cut_off and rng.random() < 0.5:
-            survivor = self.current[: self.firm] + self.cut_off
-        else:
-            survivor = (
-                self.current[: self.firm] + _torn(bytes(self.current[self.firm :]), rng)
-                if fresh
-                else (bytearray(self.current))
-            )
+            survivor += self.cut_off
+        elif self.firm < len(self.current):
+            survivor += _torn(bytes(self.current[self.firm :]), self.firm, rng)
         for start, end in self.lost:
             end = min(end, len(survivor))
             if start < end:
@@ -81,10 +78,11 @@ class _Content:
         return survivor
 
 
-def _torn(fresh: bytes, rng: Random) -> bytes:
-    """What may be left of bytes that were written and not synced."""
+def _torn(fresh: bytes, position: int, rng: Random) -> bytes:
+    """What may be left of bytes that were written at `position` and not synced. A sector is written or it is not."""
     fate = rng.choice(("gone", "whole", "torn", "zeros", "garbage", "holes"))
     cut = rng.randrange(len(fresh) + 1)
+    sector = max(0, cut - (position + cut) % SECTOR_BYTES)
     if fate == "gone":
         return b""
     if fate == "whole":
@@ -92,11 +90,13 @@ def _torn(fresh: bytes, rng: Random) -> bytes:
     if fate == "torn":
         return fresh[:cut]
     if fate == "zeros":
-        return fresh[:cut] + bytes(len(fresh) - cut)
+        return fresh[:sector] + bytes(len(fresh) - sector)
     if fate == "garbage":
-        return fresh[:cut] + rng.randbytes(len(fresh) - cut)
-    pages = [fresh[at : at + PAGE_BYTES] for at in range(0, len(fresh), PAGE_BYTES)]
-    return b"".join(page if rng.random() < 0.5 else bytes(len(page)) for page in pages)
+        return fresh[:sector] + rng.randbytes(len(fresh) - sector)
+    edges = [0, *range(SECTOR_BYTES - position % SECTOR_BYTES, len(fresh), SECTOR_BYTES), len(fresh)]
+    return b"".join(
+        fresh[start:end] if rng.random() < 0.5 else bytes(end - start) for start, end in pairwise(edges) if start < end
+    )
 
 
 @dataclass(slots=True, eq=False)
