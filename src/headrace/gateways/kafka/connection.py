@@ -59,7 +59,9 @@ class Connection(asyncio.Protocol):
         self._out: list[Buffer] = []
         self._backlog: deque[bytes] = deque()
         self._tasks: dict[asyncio.Future[Outcome], None] = {}
+        self._held_bytes = 0  # of answers that are made and not given to the transport
         self._busy = False
+        self._resuming = False
         self._reading = True
         self._writable = True
         self.host = ""
@@ -120,10 +122,12 @@ class Connection(asyncio.Protocol):
         self._busy = True
         try:
             for number, frame in enumerate(frames):
-                if not self._writable or len(self._slots) >= limits.IN_FLIGHT_PER_CONNECTION:
+                if not self._has_room():
                     self._backlog.extend(frames[number:])
                     break
                 self._request(frame)
+                if self._held_bytes > limits.HELD_BYTES:
+                    self._flush()  # so that the transport can say that the peer does not read
         except ProtocolError as error:
             self._refuse(error)
             return
@@ -220,8 +224,10 @@ class Connection(asyncio.Protocol):
         if isinstance(outcome, Encoded):
             parts = outcome.parts
             size = len(head) + sum(map(len, parts))
+            self._held_bytes += size + 4
             return (size.to_bytes(4, "big") + head, *parts)
         body = encode_answer(api.key, header.api_version, outcome)
+        self._held_bytes += len(head) + len(body) + 4
         return ((len(head) + len(body)).to_bytes(4, "big") + head + body,)
 
     def _answer_unsupported(self, header: RequestHeader) -> None:
@@ -230,6 +236,7 @@ class Connection(asyncio.Protocol):
         slot.parts = (
             (len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body,
         )
+        self._held_bytes += len(slot.parts[0])
         self._slots.append(slot)
         while self._slots and self._slots[0].parts is not None:
             self._out.extend(self._slots.popleft().parts or ())
@@ -240,29 +247,39 @@ class Connection(asyncio.Protocol):
         out = self._out
         if out and self._transport is not None:
             self._out = []
+            self._held_bytes -= sum(map(len, out))
             if len(out) == 1:
                 self._transport.write(out[0])
             else:
                 self._transport.writelines(out)
+
+    def _has_room(self) -> bool:
+        return (
+            self._writable
+            and len(self._slots) < limits.IN_FLIGHT_PER_CONNECTION
+            and self._held_bytes <= limits.HELD_BYTES
+        )
 
     def _pace(self) -> None:
         """Read while the peer takes its answers and does not have too many open; take up what was put aside."""
         transport = self._transport
         if transport is None:
             return
-        room = self._writable and len(self._slots) < limits.IN_FLIGHT_PER_CONNECTION
+        room = self._has_room()
         if room and self._backlog and not self._busy:
-            frames, self._backlog = list(self._backlog), deque()
-            self._loop.call_soon(self._resume, frames)
+            # The frames stay in the backlog until then, so that what arrives meanwhile does not overtake them.
+            if not self._resuming:
+                self._resuming = True
+                self._loop.call_soon(self._resume)
             return
         if room != self._reading:
             self._reading = room
             (transport.resume_reading if room else transport.pause_reading)()
 
-    def _resume(self, frames: list[bytes]) -> None:
+    def _resume(self) -> None:
+        self._resuming = False
         if self._transport is not None:
-            frames.extend(self._backlog)
-            self._backlog.clear()
+            frames, self._backlog = list(self._backlog), deque()
             self._handle(frames)
 
     def _measure(self, api: Api, begun: float) -> None:
