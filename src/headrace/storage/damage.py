@@ -7,8 +7,9 @@ What a torn write leaves: a file that ends early, zeros where pages were never w
 particular:
 - Whoever syncs, syncs everything before it. So valid batches *behind* the bad bytes mean that these were once
   written too. Unless pages were written out of order: then the bad bytes have a hole of zeros.
-- No torn write differs from the right bytes in just one bit, unless it ends in zeros and that bit is the last that
-  should not be zero. A CRC tells so: each one-bit error has its own syndrome, whatever the rest of the bytes is.
+- No torn write differs from the right bytes in just one bit, unless only zeros follow and that bit is the last that
+  should not be zero. Such zeros begin where a sector does, or go on behind the batch. A CRC tells so: each one-bit
+  error has its own syndrome, whatever the rest of the bytes is.
 
 Therefore: damage, if one flipped bit explains the bad bytes, or if valid batches follow and there is no hole. All else
 is a torn write. Where a guess is wrong, it is wrong on the safe side: the partition goes offline, nothing is cut.
@@ -27,21 +28,25 @@ _PREFIX: Final = struct.Struct(">qiibI")  # base offset, length, leader epoch, m
 _MAGIC: Final = 2
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
-_HOLE_BYTES: Final = 256  # a sector has 512; its first and last bytes may happen to be right
+_SECTOR_BYTES: Final = 512  # what a disk writes whole
+_HOLE_BYTES: Final = 256  # a sector is larger; its first and last bytes may happen to be right
 _POLYNOMIAL: Final = 0x82F63B78
 _OFFSETS_AHEAD: Final = 2**31
 _SYNDROME_BYTES: Final = 4 * 1024 * 1024  # beyond this, looking for one wrong bit takes too long
 
 
-def is_damage(tail: bytes, expected_offset: int) -> bool:
-    """Whether `tail`, which should begin with the batch at `expected_offset` and does not, was once durable."""
-    if one_bit_explains(tail, expected_offset):
+def is_damage(tail: bytes, expected_offset: int, position: int) -> bool:
+    """Whether `tail`, which should begin with the batch at `expected_offset` and does not, was once durable.
+
+    `position` is where it begins in its file.
+    """
+    if one_bit_explains(tail, expected_offset, position):
         return True
     survivor = _survivor(tail, expected_offset)
     return survivor >= 0 and not _has_hole(tail[:survivor])
 
 
-def one_bit_explains(tail: bytes, expected_offset: int) -> bool:
+def one_bit_explains(tail: bytes, expected_offset: int, position: int) -> bool:
     """Whether `tail` begins with the right batch but for one bit."""
     if len(tail) < HEADER_BYTES:
         return False
@@ -58,7 +63,8 @@ def one_bit_explains(tail: bytes, expected_offset: int) -> bool:
             return True  # only the leader epoch is left to be wrong
         wrong_byte = _wrong_byte(syndrome, size)
         if wrong_byte >= 0:
-            return any(tail[wrong_byte:])
+            never_written = (position + wrong_byte) % _SECTOR_BYTES == 0 or len(tail) > size
+            return any(tail[wrong_byte:]) or not never_written
     if not (right_offset and right_magic):
         return False
     sizes = (LENGTH_OVERHEAD + (length & 0xFFFFFFFF ^ 1 << bit) for bit in range(32))

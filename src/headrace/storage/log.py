@@ -27,7 +27,7 @@ from headrace.storage.shelf import Shelf
 from headrace.storage.snapshots import Snapshots
 from headrace.storage.span import Span
 from headrace.storage.stamping import follow, stamp_batches
-from headrace.storage.sync import Chores, Sync
+from headrace.storage.sync import Backlog, Sync, encode_offset
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Appended", "Found", "LatestTimeLookup", "Log", "SegmentSummary", "Span", "Sync", "TimeLookup", "verify"]
 
-CHECKPOINT_BYTES: Final = 16 * 1024 * 1024  # appended bytes after which a sync moves the recovery point, too
 PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
@@ -57,13 +56,8 @@ class Log:
     """See the module."""
 
     __slots__ = (
-        "_appended_bytes",
-        "_checkpoint_due",
-        "_chores",
+        "_backlog",
         "_files",
-        "_handed",
-        "_new_names",
-        "_recut",
         "_shelf",
         "_snapshots",
         "config",
@@ -75,7 +69,6 @@ class Log:
         "producer_expiry_ms",
         "producers",
         "recovered",
-        "recovery_point",
         "size_bytes",
         "start_offset",
     )
@@ -89,7 +82,6 @@ class Log:
         self.start_offset = found.start_offset
         self.end_offset = found.end_offset
         self.flushed_offset = found.recovery_point
-        self.recovery_point = found.recovery_point
         self.size_bytes = sum(segment.size for segment in found.segments)
         self.epochs: Epochs = found.epochs
         self.producers: Producers = found.producers
@@ -99,15 +91,10 @@ class Log:
         self._files = files
         self._shelf = Shelf(files, path, found.segments, found.epochs)
         self._snapshots = Snapshots(files, path, found.snapshots)
-        self._chores = Chores()
-        self._handed: Sync | None = None
-        self._new_names = False
-        self._recut = False  # the open segment was cut, and that is not synced
-        self._checkpoint_due = False
-        self._appended_bytes = 0  # since the last checkpoint
+        self._backlog = Backlog(files, path, found.recovery_point)
         if not found.segments:
             self._shelf.add(found.end_offset, config.index_interval_bytes)
-            self._new_names = True
+            self._backlog.new_names = True
 
     @classmethod
     def open(
@@ -127,19 +114,25 @@ class Log:
 
     def _settle(self, found: recovery.Findings, now_ms: int) -> None:
         """Carry out what the examination found, and make it durable."""
+        backlog = self._backlog
         for segment in self._shelf.segments:
             if segment.file.size > segment.size:
                 segment.file.truncate(segment.size)
-                self._recut = True
-        self._chores.removals += found.surplus
+                backlog.recut.append(segment)
+        if found.surplus:
+            # At once, and for good: a segment of the same name may be begun next. The old file must not come back in
+            # its place, and no late removal may take the new one.
+            for name in found.surplus:
+                self._files.remove(name)
+            self._files.sync_directory(self.path)
         if found.epochs_changed:
             self._store_epochs()
         for segment in self._shelf.segments[:-1]:
             if segment.stored_size != segment.size:
-                self._chores.indexes.append(segment)
+                backlog.chores.indexes.append(segment)
         self.producers.expire(now_ms, self.producer_expiry_ms)
-        if self._chores or self._recut or self.end_offset > self.recovery_point:
-            self._sync_now(every_segment=self._recut)
+        if backlog.chores or backlog.recut or self.end_offset > self.recovery_point:
+            self.checkpoint()
         self._shelf.mark_flushed(self.end_offset, (self._shelf.active, self._shelf.active.size))
         for segment in self._shelf.segments[:-1]:
             self._shelf.keep_warm(segment)
@@ -190,7 +183,7 @@ class Log:
         self._note(segment, headers, leader_epoch if stamp else None, append_time_ms, now_ms)
         self.end_offset = next_offset
         self.size_bytes += size
-        self._appended_bytes += size
+        self._backlog.appended_bytes += size
         return Appended(base_offset, next_offset - 1, append_time_ms)
 
     def _note(
@@ -286,67 +279,25 @@ class Log:
 
     def begin_sync(self, *, checkpoint: bool = False) -> Sync | None:
         """None if nothing is dirty. With `checkpoint`, the recovery point moves, too."""
-        return self._begin_sync(checkpoint=checkpoint)
-
-    def _begin_sync(self, *, checkpoint: bool = False, every_segment: bool = False) -> Sync | None:
         if self.failed is not None:
             raise self.failed
-        if self._handed is not None:  # it was given up, or is still running: its chores are not known to be done
-            self._chores.put_back(self._handed.chores)
-            self._checkpoint_due |= self._handed.checkpoint is not None
-            self._handed = None
-        end_offset = self.end_offset
-        moves = end_offset != self.recovery_point
-        checkpoint = moves and (checkpoint or self._checkpoint_due or self._appended_bytes >= CHECKPOINT_BYTES)
-        if end_offset == self.flushed_offset and not (self._chores or self._recut or checkpoint):
-            return None
-        segments: list[Segment] = []
-        for segment in reversed(self._shelf.segments):
-            if segment.end_offset <= self.flushed_offset and not every_segment:
-                break
-            segments.insert(0, segment)
-        if self._recut and self._shelf.active not in segments:
-            segments.append(self._shelf.active)
-        self._handed = Sync(
-            self._files,
-            self.path,
-            end_offset=end_offset,
-            place=(self._shelf.active, self._shelf.active.size),
-            segments=segments,
-            new_names=self._new_names,
-            chores=self._chores,
-            checkpoint=(f"{self.path}/{recovery.RECOVERY_POINT}", recovery.encode_offset(end_offset))
-            if checkpoint
-            else None,
-        )
-        self._chores = Chores()
-        if checkpoint:
-            self._checkpoint_due = False
-            self._appended_bytes = 0
-        return self._handed
+        return self._backlog.begin(self._shelf, self.end_offset, self.flushed_offset, checkpoint=checkpoint)
 
     def end_sync(self, sync: Sync) -> None:
         """The sync succeeded: move `flushed_offset`."""
-        if sync is self._handed:
-            self._handed = None
-            if sync.chores_done:
-                if sync.checkpoint is not None:
-                    self.recovery_point = sync.end_offset
-            else:
-                self._chores.put_back(sync.chores)
-                self._checkpoint_due |= sync.checkpoint is not None
-            self._recut = False
-            self._new_names = self._shelf.active is not sync.place[0]
+        self._backlog.end(sync, self._shelf)
         if sync.end_offset >= self.flushed_offset:
             self.flushed_offset = sync.end_offset
             self._shelf.mark_flushed(sync.end_offset, sync.place)
 
+    @property
+    def recovery_point(self) -> int:
+        """Recovery believes everything below."""
+        return self._backlog.recovery_point
+
     def checkpoint(self) -> None:
         """Sync, and move the recovery point to the end. Blocking; `begin_sync(checkpoint=True)` is not."""
-        self._sync_now()
-
-    def _sync_now(self, *, every_segment: bool = False) -> None:
-        sync = self._begin_sync(checkpoint=True, every_segment=every_segment)
+        sync = self.begin_sync(checkpoint=True)
         if sync is None:
             return
         try:
@@ -362,24 +313,24 @@ class Log:
         """Seal the open segment and begin a new one."""
         old = self._shelf.active
         segment = self._shelf.add(self.end_offset, self.config.index_interval_bytes)
-        self._new_names = True
-        self._chores.indexes.append(old)
+        self._backlog.new_names = True
+        self._backlog.chores.indexes.append(old)
         self._take_snapshot()
-        self._checkpoint_due = True
+        self._backlog.checkpoint_due = True
         return segment
 
     def _take_snapshot(self) -> None:
         """Remember the producers as of the end; forget snapshots that no recovery will need."""
-        self._snapshots.take(self.end_offset, self.producers, self._chores)
+        self._snapshots.take(self.end_offset, self.producers, self._backlog.chores)
         bases = {segment.base_offset for segment in self._shelf.segments}
-        self._snapshots.keep(bases | {self.end_offset}, self._chores)
+        self._snapshots.keep(bases | {self.end_offset}, self._backlog.chores)
 
     def _store_start_offset(self) -> None:
         path = f"{self.path}/{recovery.START_OFFSET}"
-        self._chores.stores[path] = recovery.encode_offset(self.start_offset)
+        self._backlog.chores.stores[path] = encode_offset(self.start_offset)
 
     def _store_epochs(self) -> None:
-        self._chores.stores[f"{self.path}/{recovery.LEADER_EPOCHS}"] = self.epochs.encode()
+        self._backlog.chores.stores[f"{self.path}/{recovery.LEADER_EPOCHS}"] = self.epochs.encode()
 
     def roll_if_due(self, now_ms: int) -> bool:
         """Seal the open segment if it is older than `segment_ms`."""
@@ -430,7 +381,9 @@ class Log:
         # Stored before the files go: should some of them come back, recovery knows that they are nothing to it.
         self._store_start_offset()
         if first_offset in self._snapshots.offsets:
-            self._snapshots.keep({offset for offset in self._snapshots.offsets if offset >= first_offset}, self._chores)
+            self._snapshots.keep(
+                {offset for offset in self._snapshots.offsets if offset >= first_offset}, self._backlog.chores
+            )
         if self.epochs.truncate_start(self.start_offset):
             self._store_epochs()
         return [segment.base_offset for segment in dropped]
@@ -438,9 +391,9 @@ class Log:
     def _discard(self, segment: Segment) -> None:
         """A segment is off the shelf: its files go with the next sync."""
         self.size_bytes -= segment.size
-        if segment in self._chores.indexes:
-            self._chores.indexes.remove(segment)
-        self._chores.removals += segment.discard()
+        if segment in self._backlog.chores.indexes:
+            self._backlog.chores.indexes.remove(segment)
+        self._backlog.chores.removals += segment.discard()
 
     # ------------------------------------------------------------------ the rare and blocking
 
@@ -451,7 +404,7 @@ class Log:
         """
         if self.failed is not None:
             raise self.failed
-        assert self._handed is None, "no sync may be under way"
+        assert self._backlog.handed is None, "no sync may be under way"
         if offset >= self.end_offset:
             return
         shelf = self._shelf
@@ -459,8 +412,7 @@ class Log:
         cut_offset = min(offset, boundary)
         # First the recovery point: from then on it is no damage that bytes above `offset` are missing.
         if self.recovery_point > cut_offset:
-            self.recovery_point = cut_offset
-            self._files.store(f"{self.path}/{recovery.RECOVERY_POINT}", recovery.encode_offset(cut_offset))
+            self._backlog.lower_recovery_point(cut_offset)
         while len(shelf.segments) > 1 and shelf.active.base_offset >= cut_offset:
             self._discard(shelf.drop_newest())
         if cut_offset < shelf.active.base_offset:
@@ -471,22 +423,22 @@ class Log:
         self.flushed_offset = min(self.flushed_offset, cut_offset)
         self.start_offset = min(self.start_offset, cut_offset)
         self._store_start_offset()
-        self._recut = True
-        self._snapshots.keep({at for at in self._snapshots.offsets if at <= cut_offset}, self._chores)
+        self._backlog.recut = [shelf.active]
+        self._snapshots.keep({at for at in self._snapshots.offsets if at <= cut_offset}, self._backlog.chores)
         self._remove_now()
         self._files.sync_directory(self.path)
-        start, self.producers = self._snapshots.newest(self._chores)
+        start, self.producers = self._snapshots.newest(self._backlog.chores)
         recovery.replay(self.producers, recovery.headers_from(shelf.segments, start), start, now_ms)
         if self.epochs.truncate_end(cut_offset):
             self._files.store(f"{self.path}/{recovery.LEADER_EPOCHS}", self.epochs.encode())
-            self._chores.stores.pop(f"{self.path}/{recovery.LEADER_EPOCHS}", None)
+            self._backlog.chores.stores.pop(f"{self.path}/{recovery.LEADER_EPOCHS}", None)
 
     def _cut_active(self, cut_offset: int) -> None:
         segment = self._shelf.active
         position, _ = segment.position_of(cut_offset)
-        if segment in self._chores.indexes:
-            self._chores.indexes.remove(segment)
-        self._chores.removals += [f"{segment.path}.index", f"{segment.path}.timeindex"]
+        if segment in self._backlog.chores.indexes:
+            self._backlog.chores.indexes.remove(segment)
+        self._backlog.chores.removals += [f"{segment.path}.index", f"{segment.path}.timeindex"]
         self.size_bytes -= segment.size - position
         segment.file.truncate(position)
         segment.shrink(position, cut_offset)
@@ -497,13 +449,13 @@ class Log:
         self._discard(self._shelf.drop_newest())
         self._remove_now()
         self._shelf.add(offset, self.config.index_interval_bytes)
-        self._new_names = True
+        self._backlog.new_names = True
 
     def _remove_now(self) -> None:
         """Files must be gone before others of the same name are written."""
-        for name in self._chores.removals:
+        for name in self._backlog.chores.removals:
             self._files.remove(name)
-        self._chores.removals.clear()
+        self._backlog.chores.removals.clear()
 
     def close(self, *, clean: bool = True) -> None:
         """Blocking. A clean close leaves nothing for recovery to do."""
@@ -511,9 +463,9 @@ class Log:
             if clean and self.failed is None:
                 active = self._shelf.active
                 if active.stored_size != active.size or self.end_offset not in self._snapshots.offsets:
-                    self._chores.indexes.append(active)
+                    self._backlog.chores.indexes.append(active)
                     self._take_snapshot()
-                self._sync_now()
+                self.checkpoint()
         finally:
             self._end(StorageError(f"{self.path} is closed"))
 

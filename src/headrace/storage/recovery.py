@@ -25,21 +25,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from crc32c import crc32c
-
 from headrace.core.errors import CorruptionError, StorageError
 from headrace.storage.damage import is_damage
 from headrace.storage.epochs import Epochs
 from headrace.storage.producers import Producers
 from headrace.storage.segment import Segment, segment_name, walk
 from headrace.storage.snapshots import Snapshots
+from headrace.storage.sync import RECOVERY_POINT, decode_offset
 from headrace.wire.batch import BatchHeader, crc_matches
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
     from headrace.storage.topic_config import TopicConfig
 
-RECOVERY_POINT: Final = "recovery-point"
 START_OFFSET: Final = "start-offset"
 LEADER_EPOCHS: Final = "leader-epochs"
 TAIL_BYTES: Final = 64 * 1024 * 1024  # how far behind a bad batch we look for valid ones
@@ -80,22 +78,6 @@ class Findings:
     scanned_bytes: int = 0
     snapshots: set[int] = field(default_factory=set)  # offsets of the producers' snapshots that stay
     epochs_changed: bool = False  # the stored history is not what was found
-
-
-def encode_offset(offset: int) -> bytes:
-    """The content of a one-number file."""
-    body = f"{offset}\n".encode()
-    return body + f"{crc32c(body):08x}\n".encode()
-
-
-def decode_offset(content: bytes | None) -> int | None:
-    """None if there is no content, or if it is damaged."""
-    if content is None:
-        return None
-    body, newline, check = content.partition(b"\n")
-    if not body.isdigit() or check != f"{crc32c(body + newline):08x}\n".encode():
-        return None
-    return int(body)
 
 
 def examine(files: Files, path: str, config: TopicConfig, *, now_ms: int) -> Findings:
@@ -208,6 +190,7 @@ class _Examination:
         if self._expected != following:
             self._scan(segment)
         if following is not None and segment.size == segment.file.size and self._may_jump_to(following):
+            segment.gapped = segment.gapped or following > self._expected
             segment.end_offset = self._expected = max(self._expected, following)
 
     def _may_jump_to(self, offset: int) -> bool:
@@ -254,7 +237,7 @@ class _Examination:
             if self._expected < found.recovery_point:
                 raise self._corruption(segment, "a durable batch is damaged")
             tail = segment.file.read(segment.size, min(TAIL_BYTES, segment.file.size - segment.size))
-            if is_damage(tail, self._expected):
+            if is_damage(tail, self._expected, segment.size):
                 raise self._corruption(segment, "a batch was damaged after it had been written")
             reason = "torn write"
         found.cuts.append(Cut(segment.base_offset, segment.size, segment.file.size - segment.size, reason))

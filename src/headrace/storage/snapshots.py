@@ -36,7 +36,10 @@ class Snapshots:
     def take(self, offset: int, producers: Producers, chores: Chores) -> None:
         """Remember the producers as of `offset`."""
         self.offsets.add(offset)
-        chores.snapshots[self.path(offset)] = producers.encode()
+        path = self.path(offset)
+        chores.snapshots[path] = producers.encode()
+        if path in chores.removals:
+            chores.removals.remove(path)
 
     def keep(self, needed: set[int], chores: Chores) -> None:
         """Forget all but those at the offsets `needed`."""

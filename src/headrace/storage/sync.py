@@ -4,18 +4,40 @@ Rules:
 - A sync is made by the log's owner and run by a worker thread. It holds all that it needs; it does not look at the log.
 - The order is the promise: batches first, then the names of new files, then what describes them (epochs, start
   offset, indexes, producers), then the recovery point, and removals at the very end.
-- A full disk keeps descriptions from being stored, not batches from being durable: the rest waits for the next sync.
+- A full disk keeps descriptions from being stored, not batches from being durable: they wait for the next sync.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from headrace.core.errors import DiskFullError, StorageError
+from crc32c import crc32c
+
+from headrace.core.errors import CorruptionError, DiskFailedError, StorageError
 from headrace.storage.segment import Segment, rewrite
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
+    from headrace.storage.shelf import Shelf
+
+RECOVERY_POINT: Final = "recovery-point"
+CHECKPOINT_BYTES: Final = 16 * 1024 * 1024  # appended bytes after which a sync moves the recovery point, too
+
+
+def encode_offset(offset: int) -> bytes:
+    """The content of a one-number file."""
+    body = f"{offset}\n".encode()
+    return body + f"{crc32c(body):08x}\n".encode()
+
+
+def decode_offset(content: bytes | None) -> int | None:
+    """None if there is no content, or if it is damaged."""
+    if content is None:
+        return None
+    body, newline, check = content.partition(b"\n")
+    if not body.isdigit() or check != f"{crc32c(body + newline):08x}\n".encode():
+        return None
+    return int(body)
 
 
 class Chores:
@@ -37,7 +59,8 @@ class Chores:
         self.stores = {**older.stores, **self.stores}
         self.indexes = older.indexes + self.indexes
         self.snapshots = {**older.snapshots, **self.snapshots}
-        self.removals = older.removals + self.removals
+        written = {*self.stores, *self.snapshots}
+        self.removals = [path for path in older.removals if path not in written] + self.removals
 
 
 class Sync:
@@ -78,8 +101,10 @@ class Sync:
         try:
             self._run_chores()
             self.chores_done = True
-        except DiskFullError:
-            pass
+        except (DiskFailedError, CorruptionError):
+            raise
+        except StorageError:
+            pass  # no space, no descriptors: that passes
 
     def _run_chores(self) -> None:
         files, chores = self._files, self.chores
@@ -94,3 +119,83 @@ class Sync:
             files.store(*self.checkpoint)
         for path in chores.removals:
             files.remove(path)
+
+
+class Backlog:
+    """What a log has not made durable yet."""
+
+    __slots__ = (
+        "_files",
+        "_path",
+        "appended_bytes",
+        "checkpoint_due",
+        "chores",
+        "handed",
+        "new_names",
+        "recovery_point",
+        "recut",
+    )
+
+    def __init__(self, files: Files, path: str, recovery_point: int) -> None:
+        self._files = files
+        self._path = path
+        self.recovery_point = recovery_point
+        self.chores = Chores()
+        self.new_names = False  # files were made whose names are not durable
+        self.recut: list[Segment] = []  # segments that were cut, which is not synced
+        self.checkpoint_due = False
+        self.appended_bytes = 0  # since the last checkpoint
+        self.handed: Sync | None = None  # the sync that is under way
+
+    def begin(self, shelf: Shelf, end_offset: int, flushed_offset: int, *, checkpoint: bool) -> Sync | None:
+        """Everything up to `end_offset`, if there is anything to do."""
+        if self.handed is not None:  # it was given up, or is still running: its chores are not known to be done
+            self._take_back(self.handed)
+        checkpoint = checkpoint or self.checkpoint_due or self.appended_bytes >= CHECKPOINT_BYTES
+        checkpoint = checkpoint and end_offset != self.recovery_point
+        if end_offset == flushed_offset and not (self.chores or self.recut or checkpoint):
+            return None
+        segments = [segment for segment in self.recut if segment.end_offset <= flushed_offset]
+        for segment in reversed(shelf.segments):
+            if segment.end_offset <= flushed_offset:
+                break
+            segments.append(segment)
+        self.handed = Sync(
+            self._files,
+            self._path,
+            end_offset=end_offset,
+            place=(shelf.active, shelf.active.size),
+            segments=segments,
+            new_names=self.new_names,
+            chores=self.chores,
+            checkpoint=self._checkpoint_at(end_offset) if checkpoint else None,
+        )
+        self.chores = Chores()
+        return self.handed
+
+    def end(self, sync: Sync, shelf: Shelf) -> None:
+        """The sync succeeded."""
+        if sync is not self.handed:
+            return
+        self.handed = None
+        self.recut = []
+        self.new_names = shelf.active is not sync.place[0]
+        if not sync.chores_done:
+            self._take_back(sync)
+        elif sync.checkpoint is not None:
+            self.recovery_point = sync.end_offset
+            self.checkpoint_due = self.new_names
+            self.appended_bytes = 0
+
+    def _take_back(self, sync: Sync) -> None:
+        self.handed = None
+        self.chores.put_back(sync.chores)
+        self.checkpoint_due |= sync.checkpoint is not None
+
+    def lower_recovery_point(self, offset: int) -> None:
+        """Durable at once. Blocking."""
+        self._files.store(*self._checkpoint_at(offset))
+        self.recovery_point = offset
+
+    def _checkpoint_at(self, offset: int) -> tuple[str, bytes]:
+        return f"{self._path}/{RECOVERY_POINT}", encode_offset(offset)
