@@ -176,3 +176,46 @@ def test_any_single_failing_operation_ends_in_an_error_and_loses_nothing() -> No
             found = values(open_log(files.power_cut(Random(nth)), config))
             assert len(found) >= flushed, (kind, nth)
             assert found == want[: len(found)], (kind, nth)
+
+
+def scattered(files: FaultyFiles, config: TopicConfig) -> tuple[FaultyFiles, list[str]]:
+    """After a crash: a first segment that is durable, a second that is lost, and a third of the same, lost, history."""
+    log = open_log(files, config)
+    append(log, make_batch([b"durable" * 20]))
+    sync(log)
+    append(log, make_batch([b"lost" * 60]))
+    append(log, make_batch([b"old" * 60]))
+    after = files.killed()
+    segments = [path for path in after.paths() if path.endswith(".log")]
+    assert len(segments) == 3
+    after.remove(segments[1])
+    return after, segments
+
+
+def test_a_segment_of_a_lost_history_never_comes_back() -> None:
+    """Its file is removed by recovery; a power cut may bring it back just where the new history has arrived."""
+    config = replace(CONFIG, segment_bytes=200)
+    for seed in range(60):
+        files, _ = scattered(FaultyFiles(), config)
+        files = files.copy()
+        log = open_log(files, config)
+        assert values(log) == [b"durable" * 20]
+        append(log, make_batch([b"new" * 60]))
+        append(log, make_batch([b"newer" * 40]))
+        found = values(open_log(files.power_cut(Random(seed)), config))
+        assert found == [b"durable" * 20, b"new" * 60, b"newer" * 40][: len(found)], seed
+
+
+def test_a_full_disk_during_recovery_does_not_remove_a_later_segment() -> None:
+    config = replace(CONFIG, segment_bytes=200)
+    files, _ = scattered(FaultyFiles(), config)
+    files = files.copy()
+    files.space_left = 0
+    log = open_log(files, config)
+    files.space_left = None
+    want = [b"durable" * 20, b"new" * 60, b"newer" * 40, b"newest" * 30]
+    for value in want[1:]:
+        append(log, make_batch([value]))
+    sync(log)
+    assert values(log) == want
+    assert values(open_log(files.killed(), config), cold=True) == want

@@ -175,3 +175,34 @@ def test_several_flips_anywhere_never_end_in_anything_but_a_clean_error() -> Non
         except StorageError:
             continue
         assert found == records_in(want)[: len(found)], seed
+
+
+VALUES: list[list[bytes | None]] = [
+    [b"plain"],
+    [b"ends in one bit@"],
+    [None],
+    [b""],
+    [b"x" * 700 + b"\x80"],
+    [b"a", None],
+]
+
+
+@pytest.mark.parametrize("values", VALUES, ids=repr)
+def test_no_flip_in_the_last_durable_batch_cuts_it(values: list[bytes | None]) -> None:
+    """It is above the recovery point, so only the damage itself tells that it is no torn write. Every bit of it."""
+    start = FaultyFiles()
+    log = open_log(start)
+    append(log, make_batch([b"before"]))
+    append(log, make_batch(values))
+    sync(log)
+    path = files_of(start, (LOGS,))[-1]
+    before = start.peek(path)
+    first = list(batch.headers(before))[-1].position
+    for bit in range(first * 8, len(before) * 8):
+        files = start.copy()
+        files.flip(path, bit)
+        if last_epoch_differs(before, files.peek(path)):
+            continue
+        with pytest.raises(CorruptionError):
+            read_bytes(open_log(files))
+        assert len(files.peek(path)) == len(before), bit

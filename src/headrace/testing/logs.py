@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 
 
-def make_batch(values: Sequence[bytes], *, timestamp_ms: int = 1, producer_id: int = -1, sequence: int = -1) -> bytes:
+def make_batch(values: Sequence[bytes | None], *, timestamp_ms: int = 1, producer_id: int = -1, sequence: int = -1) -> bytes:
     """One batch as a producer sends it."""
     epoch = -1 if producer_id < 0 else 0
     return batch.build(
