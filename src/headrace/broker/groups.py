@@ -1,0 +1,327 @@
+"""The group coordinator: finds the shard that a group lives in and puts commands to it.
+
+Rules:
+- A group lives in one partition of the offsets topic, chosen by Kafka's own formula, for ever.
+- The topic is made when the first member or commit needs it; reading never makes it.
+- Every method returns when its answer may go out, and raises ApiError if there can be none. Errors that are part of an
+  answer are in the answer.
+- Ids are drawn by `new_id`, which is given in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Protocol, cast
+
+from headrace.broker.group_shard import GroupShard, OffsetsLog
+from headrace.core.errors import ApiError, ErrorCode
+from headrace.group.commands import (
+    Answer,
+    Command,
+    Commit,
+    Delete,
+    DeleteOffsets,
+    Describe,
+    Description,
+    Fetch,
+    FetchAnswer,
+    FetchedOffset,
+    ForgetTopics,
+    Heartbeat,
+    Join,
+    JoinAnswer,
+    Leave,
+    LeaveAnswer,
+    ListGroups,
+    Listing,
+    OffsetToCommit,
+    Outcome,
+    PartitionErrors,
+    Sync,
+    SyncAnswer,
+)
+from headrace.group.rebalance import State
+
+if TYPE_CHECKING:
+    from headrace.broker.image import Image
+    from headrace.core.ports import Clock, Workers
+    from headrace.group.settings import GroupSettings
+
+__all__ = ["GroupCoordinator", "OffsetsLog", "OffsetsTopic", "partition_for"]
+
+
+class OffsetsTopic(Protocol):
+    """The offsets topic. A partition whose log is offline is None."""
+
+    def find(self) -> Sequence[OffsetsLog | None]:
+        """Its partitions in order; none if there is no such topic yet."""
+
+    async def ensure(self) -> Sequence[OffsetsLog | None]:
+        """The same, after making the topic if need be. Raises ApiError."""
+
+
+def partition_for(group: str, partitions: int) -> int:
+    """Where Kafka keeps a group: Java's hash of its name, made positive, modulo the partitions."""
+    utf16 = group.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(utf16), 2):
+        value = (31 * value + (utf16[at] << 8 | utf16[at + 1])) & 0xFFFFFFFF
+    if value >= 1 << 31:
+        value -= 1 << 32
+    return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+class GroupCoordinator:
+    """See the module."""
+
+    def __init__(
+        self,
+        settings: GroupSettings,
+        topic: OffsetsTopic,
+        *,
+        clock: Clock,
+        workers: Workers,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._clock = clock
+        self._workers = workers
+        self._new_id = new_id
+        self._shards: list[GroupShard | None] = []
+        self._opening: asyncio.Task[None] | None = None
+        self._forgetting: set[asyncio.Task[None]] = set()
+        self._tokens = count(1)
+        self._stopped = False
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load what there is; returns when it is loaded, or cannot be for now."""
+        self._adopt(self._topic.find())
+        loading = [shard.load() for shard in self._ready_or_not()]
+        if loading:
+            await asyncio.wait(loading, timeout=60)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        for task in [*self._forgetting, *([self._opening] if self._opening is not None else [])]:
+            task.cancel()
+        await asyncio.gather(*(shard.stop() for shard in self._ready_or_not()))
+
+    def changed(self, old: Image, new: Image) -> None:
+        """The image moved on: offsets of topics that are gone are forgotten. To subscribe to the controller."""
+        gone = frozenset(
+            name
+            for name, topic in old.topics.items()
+            if name not in new.topics or new.topics[name].topic_id != topic.topic_id
+        )
+        if gone and self._shards:
+            task = asyncio.get_running_loop().create_task(self._forget_quietly(gone))
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+
+    # -- members -------------------------------------------------------------------------------------------------
+
+    async def join(
+        self,
+        *,
+        group: str,
+        member_id: str,
+        protocol_type: str,
+        protocols: Iterable[tuple[str, bytes]],
+        session_timeout_ms: int,
+        rebalance_timeout_ms: int,
+        instance_id: str | None = None,
+        client_id: str = "",
+        client_host: str = "",
+        must_know_id: bool = True,
+        may_skip_assignment: bool = True,
+    ) -> JoinAnswer:
+        command = Join(
+            token=next(self._tokens),
+            group=group,
+            member_id=member_id,
+            new_id=f"{client_id if instance_id is None else instance_id}-{self._new_id()}",
+            instance_id=instance_id,
+            client_id=client_id,
+            client_host=client_host,
+            session_timeout_ms=session_timeout_ms,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            protocol_type=protocol_type,
+            protocols=tuple(protocols),
+            must_know_id=must_know_id,
+            may_skip_assignment=may_skip_assignment,
+        )
+        return cast(JoinAnswer, await self._ask(command))
+
+    async def sync(
+        self,
+        *,
+        group: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+        assignments: Iterable[tuple[str, bytes]] = (),
+    ) -> SyncAnswer:
+        command = Sync(
+            token=next(self._tokens),
+            group=group,
+            member_id=member_id,
+            generation=generation,
+            instance_id=instance_id,
+            protocol_type=protocol_type,
+            protocol=protocol,
+            assignments=tuple(assignments),
+        )
+        return cast(SyncAnswer, await self._ask(command))
+
+    async def heartbeat(
+        self, *, group: str, member_id: str, generation: int, instance_id: str | None = None
+    ) -> ErrorCode:
+        command = Heartbeat(
+            token=next(self._tokens), group=group, member_id=member_id, generation=generation, instance_id=instance_id
+        )
+        return cast(Outcome, await self._ask(command)).error
+
+    async def leave(self, group: str, members: Iterable[tuple[str, str | None]]) -> LeaveAnswer:
+        """`members`: (member id, instance id)."""
+        return cast(LeaveAnswer, await self._ask(Leave(token=next(self._tokens), group=group, members=tuple(members))))
+
+    # -- offsets -------------------------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        *,
+        group: str,
+        offsets: Iterable[OffsetToCommit],
+        member_id: str = "",
+        generation: int = -1,
+        instance_id: str | None = None,
+        retention_ms: int | None = None,
+        unknown_group: ErrorCode = ErrorCode.group_id_not_found,
+    ) -> PartitionErrors:
+        command = Commit(
+            token=next(self._tokens),
+            group=group,
+            offsets=tuple(offsets),
+            member_id=member_id,
+            generation=generation,
+            instance_id=instance_id,
+            retention_ms=retention_ms,
+            unknown_group=unknown_group,
+        )
+        return cast(PartitionErrors, await self._ask(command))
+
+    async def fetch(self, group: str, partitions: Iterable[tuple[str, int]] | None = None) -> tuple[FetchedOffset, ...]:
+        """The offsets of `partitions`, in that order; of all that were committed if that is None."""
+        asked = None if partitions is None else tuple(partitions)
+        if not self._shards:
+            return tuple(FetchedOffset(topic, partition) for topic, partition in asked or ())
+        command = Fetch(token=next(self._tokens), group=group, partitions=asked)
+        return cast(FetchAnswer, await self._ask(command)).offsets
+
+    async def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> PartitionErrors:
+        asked = tuple(partitions)
+        if not self._shards:
+            error = ErrorCode.group_id_not_found if group else ErrorCode.invalid_group_id
+            return PartitionErrors(error, (error,) * len(asked))
+        command = DeleteOffsets(token=next(self._tokens), group=group, partitions=asked)
+        return cast(PartitionErrors, await self._ask(command))
+
+    async def forget_topics(self, names: Iterable[str]) -> None:
+        """The topics are deleted: so are their offsets, in every group."""
+        topics = frozenset(names)
+        await asyncio.gather(
+            *(shard.ask(ForgetTopics(token=next(self._tokens), topics=topics)) for shard in self._ready_or_not())
+        )
+
+    # -- groups --------------------------------------------------------------------------------------------------
+
+    async def describe(self, group: str) -> Description:
+        if not self._shards:
+            return Description(group=group, found=False, state=State.DEAD)
+        return cast(Description, await self._ask(Describe(token=next(self._tokens), group=group)))
+
+    async def list(self) -> list[tuple[str, str, str]]:
+        """(group, protocol type, state) of every group."""
+        answers = await asyncio.gather(
+            *(shard.ask(ListGroups(token=next(self._tokens))) for shard in self._ready_or_not())
+        )
+        return [row for answer in answers for row in cast(Listing, answer).groups]
+
+    async def delete(self, group: str) -> ErrorCode:
+        if not self._shards:
+            return ErrorCode.group_id_not_found
+        return cast(Outcome, await self._ask(Delete(token=next(self._tokens), group=group))).error
+
+    # -- to be looked at -----------------------------------------------------------------------------------------
+
+    def group_offsets(self) -> Iterator[tuple[str, str, int, int]]:
+        """(group, topic, partition, committed offset) of everything committed."""
+        for shard in self._ready_or_not():
+            if shard.machine is not None:
+                yield from shard.machine.committed()
+
+    def states(self) -> dict[str, int]:
+        """How many groups are in each state."""
+        counts = {str(state): 0 for state in State if state is not State.DEAD}
+        for shard in self._ready_or_not():
+            for state in () if shard.machine is None else shard.machine.states():
+                counts[state] += 1
+        return counts
+
+    # -- shards --------------------------------------------------------------------------------------------------
+
+    def _ready_or_not(self) -> Iterator[GroupShard]:
+        return (shard for shard in self._shards if shard is not None)
+
+    async def _ask(self, command: Command) -> Answer:
+        if not self._shards:
+            await self._open()
+        assert not isinstance(command, ListGroups | ForgetTopics)
+        shard = self._shards[partition_for(command.group, len(self._shards))]
+        if shard is None:
+            raise ApiError(ErrorCode.coordinator_not_available, "The log of this group is offline.")
+        return await shard.ask(command)
+
+    async def _open(self) -> None:
+        """Make the topic, once for all who ask; a caller that goes away does not stop it."""
+        if self._stopped:
+            raise ApiError(ErrorCode.coordinator_not_available, "The group coordinator is stopping.")
+        opening = self._opening
+        if opening is None or opening.done():
+            opening = self._opening = asyncio.get_running_loop().create_task(self._make())
+        try:
+            await asyncio.shield(opening)
+        except ApiError as error:
+            raise ApiError(ErrorCode.coordinator_not_available, f"No offsets topic: {error}") from error
+        if not self._shards:
+            raise ApiError(ErrorCode.coordinator_not_available, "The offsets topic has no partitions.")
+
+    async def _make(self) -> None:
+        logs = await self._topic.ensure()
+        if self._shards or self._stopped:
+            return
+        shards = [self._shard(log) for log in logs]
+        # A new topic is empty: members need not be sent away while it is loaded.
+        loading = [shard.load() for shard in shards if shard is not None]
+        if loading:
+            await asyncio.wait(loading, timeout=1)
+        self._shards = shards
+
+    def _adopt(self, logs: Sequence[OffsetsLog | None]) -> None:
+        self._shards = [self._shard(log) for log in logs]
+
+    def _shard(self, log: OffsetsLog | None) -> GroupShard | None:
+        return None if log is None else GroupShard(log, self._settings, clock=self._clock, workers=self._workers)
+
+    async def _forget_quietly(self, topics: frozenset[str]) -> None:
+        try:
+            await self.forget_topics(topics)
+        except ApiError:
+            pass  # the log is offline or loading; the offsets expire some day
