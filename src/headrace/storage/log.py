@@ -488,4 +488,4 @@ class Log:
 
 def verify(log: Log) -> list[recovery.Fault]:
     """Read the whole log and check every batch. Blocking; for tools and tests."""
-    return recovery.faults_of(log._shelf.segments)
+    return recovery.faults_of(log._shelf.segments, log.epochs)

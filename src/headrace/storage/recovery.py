@@ -321,7 +321,7 @@ def replay(producers: Producers, headers: Iterator[BatchHeader], offset: int, no
             producers.add(header, header.base_offset, header.max_timestamp, now_ms)
 
 
-def faults_of(segments: list[Segment]) -> list[Fault]:
+def faults_of(segments: list[Segment], epochs: Epochs) -> list[Fault]:
     """Every batch of some segments that is not what it should be; read in full. Blocking."""
     faults = []
     for segment in segments:
@@ -331,6 +331,8 @@ def faults_of(segments: list[Segment]) -> list[Fault]:
                 faults.append(Fault(segment.base_offset, position, expected, "bad checksum"))
             elif header.base_offset < expected or (header.base_offset > expected and not segment.gapped):
                 faults.append(Fault(segment.base_offset, position, expected, f"offset {header.base_offset}"))
+            elif header.leader_epoch != epochs.epoch_at(header.base_offset) >= 0:
+                faults.append(Fault(segment.base_offset, position, expected, f"leader epoch {header.leader_epoch}"))
             expected = header.base_offset + header.last_offset_delta + 1
             position += header.size
         if position != segment.size:
