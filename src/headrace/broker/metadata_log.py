@@ -1,8 +1,9 @@
 """The metadata log: in a `storage.log.Log`, one record batch with one record per entry; or in memory, kept nowhere.
 
 Rules:
-- Entries found at start-up are synced before they are believed: what was decided on must survive the next power cut.
+- Every sync moves the recovery point, too: an entry that was ever believed is never taken for a torn tail and cut.
 - One sync runs at a time; those who wait share the next one.
+- A failed sync is final.
 - It knows entries as bytes only; `controller` knows what they mean.
 """
 
@@ -10,16 +11,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from headrace.core.errors import ApiError, CorruptionError
-from headrace.core.ports import Clock, Workers
+from headrace.core.errors import ApiError, CorruptionError, StorageError
+from headrace.core.units import MIB
 from headrace.storage.log import Log
+from headrace.storage.topic_config import TopicConfig
 from headrace.wire import batch
 
-PATH = "metadata"
-READ_BYTES = 8 * 1024 * 1024
-LEADER_EPOCH = 0
-ENTRY_BYTES = 2**31 - 1  # a snapshot is one entry, as large as the cluster
+if TYPE_CHECKING:
+    from headrace.core.ports import Clock, Files, Workers
+    from headrace.storage.settings import StorageSettings
+
+PATH: Final = "metadata"
+READ_BYTES: Final = 8 * MIB
+ENTRY_BYTES: Final = 2**31 - 1  # a snapshot is one entry, as large as the cluster
+LEADER_EPOCH: Final = 0
+# Small segments, so that a snapshot soon frees what it replaces. Nothing else ever deletes an entry.
+CONFIGS: Final = {"segment.bytes": str(MIB), "retention.ms": "-1", "retention.bytes": "-1"}
 
 
 class StoredMetadataLog:
@@ -31,6 +40,12 @@ class StoredMetadataLog:
         self._clock = clock
         self._one_sync = asyncio.Lock()
 
+    @classmethod
+    def open(cls, files: Files, settings: StorageSettings, workers: Workers, clock: Clock) -> StoredMetadataLog:
+        """Create, or recover what is there. Blocking. Raises StorageError."""
+        log = Log.open(files, PATH, TopicConfig.of(CONFIGS, settings), now_ms=clock.now_ms())
+        return cls(log, workers, clock)
+
     def append(self, entry: bytes) -> int:
         now_ms = self._clock.now_ms()
         data = bytearray(batch.build([(None, entry)], timestamp_ms=now_ms))
@@ -38,22 +53,21 @@ class StoredMetadataLog:
         return self._log.append(data, headers, leader_epoch=LEADER_EPOCH, now_ms=now_ms).base_offset
 
     async def synced(self, offset: int) -> None:
-        if self._log.flushed_offset > offset:
-            return
         async with self._one_sync:
             if self._log.flushed_offset > offset:
                 return
-            sync = self._log.begin_sync()
-            if sync is not None:
+            sync = self._log.begin_sync(checkpoint=True)
+            if sync is None:
+                return
+            try:
                 await self._workers.run(sync.run)
-                self._log.end_sync(sync)
+            except StorageError as error:
+                self._log.fail(error)
+                raise
+            self._log.end_sync(sync)
 
     def read_all(self) -> Iterator[tuple[int, bytes]]:
         log = self._log
-        sync = log.begin_sync()
-        if sync is not None:
-            sync.run()
-            log.end_sync(sync)
         offset = log.start_offset
         while (span := log.locate(offset, READ_BYTES, log.end_offset)) is not None:
             for found, entry in _entries(span.read()):
@@ -62,7 +76,11 @@ class StoredMetadataLog:
             offset = span.next_offset
 
     def delete_before(self, offset: int) -> None:
-        self._log.delete_before(offset)
+        self._log.delete_before(offset)  # the next sync makes it durable and removes the files
+
+    def close(self) -> None:
+        """Blocking."""
+        self._log.close()
 
 
 def _entries(data: bytes) -> Iterator[tuple[int, bytes]]:
