@@ -20,6 +20,7 @@ from headrace.broker.flusher import Flusher
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.image import BrokerRecord
+from headrace.broker.internal_topics import OFFSETS_TOPIC, InternalTopic
 from headrace.broker.metadata_log import PATH as METADATA_PATH
 from headrace.broker.metadata_log import StoredMetadataLog
 from headrace.broker.partitions import Partitions
@@ -135,7 +136,17 @@ class Node:
         controller.subscribe(partitions.changed, settled=partitions.settled)
 
         topics = Topics(controller, configs, settings.broker, uuid4)
-        groups = GroupCoordinator(settings.group, partitions=partitions, topics=topics)
+        offsets = InternalTopic(
+            OFFSETS_TOPIC,
+            settings.group.offsets_partitions,
+            controller=controller,
+            topics=topics,
+            partitions=partitions,
+        )
+        groups = GroupCoordinator(
+            settings.group, offsets, clock=self._clock, workers=self._workers, new_id=lambda: str(uuid4())
+        )
+        controller.subscribe(groups.changed)
         service = self._service = Service(
             settings=settings,
             cluster_id=cluster_id,

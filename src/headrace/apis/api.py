@@ -57,5 +57,6 @@ class Api:
     versions: tuple[int, int]  # that we serve
     handle: Callable[[Context, Any], Outcome | Awaitable[Outcome]]
     on_error: Callable[[Context, Any, ApiError], Answer] | None = None
+    decode: Callable[[int, bytes, int], Any] | None = None  # (version, frame, offset); kio unless given
     advertise_from: int | None = None  # a lower minimum to advertise only (Produce, for old librdkafka)
     max_request_bytes: int = REQUEST_BYTES  # larger ones close the connection: decoding must not hold up the loop

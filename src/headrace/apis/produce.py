@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.apis.api import Api, Context, Encoded
 from headrace.broker.waiting import Commit
@@ -20,6 +20,7 @@ from headrace.core import limits
 from headrace.core.errors import ApiError, ErrorCode, ProtocolError
 from headrace.wire import batch
 from headrace.wire.hot import ProducedPartition, produce_answer
+from headrace.wire.produce_request import ProduceRequest, read_produce_request
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -27,47 +28,52 @@ if TYPE_CHECKING:
     from headrace.broker.partition import Partition
 
 BY_ID = 13
+ACKS = frozenset({-1, 0, 1})
 ZSTD_FROM = 7
 TopicAnswer = tuple[str, "UUID | None", list[ProducedPartition]]
 Wait = tuple["Partition", int, list[ProducedPartition], int]  # partition, next offset, where the answer stands
 
 
-def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded] | None:
+def handle(ctx: Context, request: ProduceRequest) -> Encoded | Awaitable[Encoded] | None:
     acks = request.acks
     waits: list[Wait] = []
     answers: list[TopicAnswer] = []
-    seen: set[tuple[str, int]] = set()
-    for topic in request.topic_data:
-        topic_id = getattr(topic, "topic_id", None)
-        name = ctx.service.topic_name(topic_id) if ctx.version >= BY_ID else topic.name
+    seen: set[tuple[str | None, int]] = set()
+    for given, topic_id, batches in request.topics:
+        name = given if topic_id is None else ctx.service.topic_name(topic_id)
         rows: list[ProducedPartition] = []
-        answers.append((name or "", topic_id, rows))
-        for part in topic.partition_data:
+        answers.append((given, topic_id, rows))
+        for index, records in batches:
             try:
-                if name is None:
+                if name is None or (name == "" and ctx.version >= BY_ID):
                     raise ApiError(ErrorCode.unknown_topic_id)
-                if acks not in (-1, 0, 1):
+                if acks not in ACKS:
                     raise ApiError(ErrorCode.invalid_required_acks)
-                if (name, part.index) in seen:
+                if (name, index) in seen:
                     raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
-                seen.add((name, part.index))
-                row = _append(ctx, name, part, acks, waits, rows)
+                seen.add((name, index))
+                row = _append(ctx, name, index, records, acks, waits, rows)
             except ApiError as error:
                 if acks == 0:
                     raise ProtocolError(f"Produce with acks=0 failed: {error}") from error
-                row = _refused(ctx, part.index, error)
+                row = _refused(ctx, index, error)
             rows.append(row)
     if acks == 0:
         return None
     if not waits:
         return Encoded(produce_answer(ctx.version, answers))
-    return _when_committed(ctx, request, answers, waits)
+    return _when_committed(ctx, request.timeout_ms, answers, waits)
 
 
 def _append(
-    ctx: Context, name: str, part: Any, acks: int, waits: list[Wait], rows: list[ProducedPartition]
+    ctx: Context,
+    name: str,
+    index: int,
+    records: bytes | None,
+    acks: int,
+    waits: list[Wait],
+    rows: list[ProducedPartition],
 ) -> ProducedPartition:
-    index = part.index
     if name in limits.INTERNAL_TOPICS:
         raise ApiError(ErrorCode.invalid_topic_exception, f"{name} is internal")
     try:
@@ -80,7 +86,6 @@ def _append(
     config = log.config
     if acks == -1 and config.min_insync_replicas > 1:
         ctx.service.check_insync(partition)
-    records = part.records
     if records is None:
         raise ApiError(ErrorCode.invalid_record, "a partition without records")
     headers = batch.check(records, max_batch_bytes=config.max_message_bytes, zstd=ctx.version >= ZSTD_FROM)
@@ -116,7 +121,7 @@ def _refused(ctx: Context, index: int, error: ApiError) -> ProducedPartition:
 
 
 def _when_committed(
-    ctx: Context, request: Any, answers: list[TopicAnswer], waits: list[Wait]
+    ctx: Context, timeout_ms: int, answers: list[TopicAnswer], waits: list[Wait]
 ) -> asyncio.Future[Encoded]:
     def finish() -> Encoded:
         if commit.error is not None:
@@ -125,7 +130,7 @@ def _when_committed(
                     rows[place] = _refused(ctx, rows[place].index, commit.error)
         return Encoded(produce_answer(ctx.version, answers))
 
-    deadline = asyncio.get_running_loop().time() + max(0.0, request.timeout.total_seconds())
+    deadline = asyncio.get_running_loop().time() + max(0, timeout_ms) / 1000
     commit: Commit[Encoded] = Commit(finish, deadline)
     for partition, next_offset, _, _ in waits:
         partition.when_committed(next_offset, commit)
@@ -137,6 +142,7 @@ API = Api(
     name="Produce",
     versions=(3, 13),
     handle=handle,
+    decode=read_produce_request,
     advertise_from=0,
     max_request_bytes=limits.FRAME_BYTES,
 )

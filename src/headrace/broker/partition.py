@@ -133,8 +133,13 @@ class Partition:
         return True
 
     async def committed(self, next_offset: int) -> None:
-        """Wait until everything below `next_offset` is committed."""
-        commit: Commit[None] = Commit(lambda: None)
+        """Wait until everything below `next_offset` is committed. Raises ApiError if it never will be."""
+
+        def finish() -> None:
+            if commit.error is not None:
+                raise commit.error
+
+        commit: Commit[None] = Commit(finish)
         if self.when_committed(next_offset, commit):
             await commit.begin(1)
 

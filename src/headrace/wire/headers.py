@@ -63,7 +63,7 @@ def parse_request_header(frame: bytes) -> RequestHeader:
             raise ProtocolError("the client id has a negative length")
         if version >= FIRST_FLEXIBLE.get(api_key, _NEVER):
             # Nearly always there are no tagged fields.
-            position = position + 1 if frame[position] == 0 else _skip_tagged_fields(frame, position)
+            position = position + 1 if frame[position] == 0 else skip_tagged_fields(frame, position)
     except (struct.error, IndexError):
         raise ProtocolError("the request header is cut off") from None
     except UnicodeDecodeError:
@@ -93,7 +93,7 @@ def unsigned_varint(data: bytes, position: int) -> tuple[int, int]:
     raise ProtocolError("a varint is too large")
 
 
-def _skip_tagged_fields(frame: bytes, position: int) -> int:
+def skip_tagged_fields(frame: bytes, position: int) -> int:
     count, position = unsigned_varint(frame, position)
     for _ in range(count):
         _, position = unsigned_varint(frame, position)

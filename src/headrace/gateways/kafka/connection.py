@@ -152,7 +152,10 @@ class Connection(asyncio.Protocol):
             raise ProtocolError(f"{api.name} version {header.api_version} is not supported")
         if len(frame) > api.max_request_bytes:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
-        request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
+        if api.decode is None:
+            request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
+        else:
+            request = api.decode(header.api_version, frame, header.body_offset)
         context = Context(self._service, header.api_version, header.client_id, self.host, header.correlation_id)
         begun = self._monotonic()
         try:
