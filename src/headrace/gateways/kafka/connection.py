@@ -75,7 +75,7 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.host = str(peer[0]) if peer else ""
         if not self._server.admit(self):
-            transport.abort()
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
