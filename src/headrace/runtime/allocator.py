@@ -1,7 +1,7 @@
 """glibc's allocator, told that large buffers come and go.
 
-By default glibc gives freed memory back to the system at once, and every new megabyte costs 256 page faults: a
-1 MiB Produce was measured to cost twice the processor time. Kept, the memory is used again; at most `KEEP_BYTES` of it stay.
+By default glibc gives freed memory back to the system at once, and every new megabyte costs 256 page faults: a 1 MiB
+Produce was measured to cost twice the processor time. Kept, the memory is used again; at most `KEEP_BYTES` stay.
 """
 
 from __future__ import annotations
