@@ -163,7 +163,7 @@ class GroupShard:
             self._waiting.pop(command.token, None)
 
     def _now(self) -> Now:
-        return Now(int(self._loop.time() * 1000), self._clock.now_ms())
+        return Now(round(self._loop.time() * 1000), self._clock.now_ms())
 
     def _act(self, decision: Decision) -> None:
         if decision.records and not self._append(decision.records):
