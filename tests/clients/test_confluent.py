@@ -23,13 +23,19 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 def producer(headrace, **config) -> Producer:
-    settings = {"bootstrap.servers": headrace.bootstrap_servers, "message.timeout.ms": 10_000, "linger.ms": 2}
+    settings = {
+        "bootstrap.servers": headrace.bootstrap_servers,
+        "log_level": 0,
+        "message.timeout.ms": 10_000,
+        "linger.ms": 2,
+    }
     return Producer(settings | {name.replace("_", "."): value for name, value in config.items()})
 
 
 def consumer(headrace, **config) -> Consumer:
     settings = {
         "bootstrap.servers": headrace.bootstrap_servers,
+        "log_level": 0,
         "group.id": headrace.group(),
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,

@@ -31,7 +31,7 @@ PATIENCE = 10
 
 @pytest.fixture
 def admin(headrace) -> AdminClient:
-    return AdminClient({"bootstrap.servers": headrace.bootstrap_servers})
+    return AdminClient({"bootstrap.servers": headrace.bootstrap_servers, "log_level": 0})
 
 
 def outcome(futures) -> object:
@@ -89,7 +89,7 @@ def test_a_deleted_topic_can_be_created_anew_and_is_empty(headrace, admin):
     ("wanted", "error"),
     [
         ({"num_partitions": 0}, "INVALID_PARTITIONS"),
-        ({"num_partitions": 1_000_000}, "INVALID_PARTITIONS"),
+        ({"num_partitions": 50_000}, "INVALID_PARTITIONS"),
         ({"num_partitions": 1, "replication_factor": 3}, "INVALID_REPLICATION_FACTOR"),
         ({"num_partitions": 1, "config": {"retention.ms": "soon"}}, "INVALID_CONFIG"),
         ({"num_partitions": 1, "config": {"no.such.config": "1"}}, "INVALID_CONFIG"),
@@ -104,10 +104,8 @@ def test_a_topic_that_cannot_be_is_refused_by_its_own_error(headrace, admin, wan
     assert name not in admin.list_topics(timeout=PATIENCE).topics
 
 
-@pytest.mark.parametrize("name", ["..", ".", "a/b", "a b", "ü", "x" * 250, "nul\0"])
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "a b", "ü", "x" * 250])
 def test_topic_names_that_could_be_paths_are_refused(admin, name):
-    if "\0" in name:
-        pytest.skip("librdkafka ends names at NUL")
     assert outcome(admin.create_topics([NewTopic(name, 1)])) == "TOPIC_EXCEPTION"
 
 

@@ -27,6 +27,7 @@ class Member:
     def __init__(self, headrace, group: str, topic: str, **config) -> None:
         settings = {
             "bootstrap.servers": headrace.bootstrap_servers,
+            "log_level": 0,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
