@@ -21,7 +21,6 @@ from headrace.broker.groups import GroupCoordinator
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.image import BrokerRecord
 from headrace.broker.internal_topics import OFFSETS_TOPIC, InternalTopic
-from headrace.broker.metadata_log import PATH as METADATA_PATH
 from headrace.broker.metadata_log import StoredMetadataLog
 from headrace.broker.partitions import Partitions
 from headrace.broker.producer_ids import ProducerIds
@@ -34,9 +33,7 @@ from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import DiskFiles
 from headrace.runtime.workers import ThreadWorkers
 from headrace.storage.directory import Directory
-from headrace.storage.log import Log
 from headrace.storage.memory import MemoryFiles
-from headrace.storage.topic_config import TopicConfig
 
 if TYPE_CHECKING:
     from headrace.core.ports import Clock, Files, Workers
@@ -176,10 +173,9 @@ class Node:
         return files, directory.cluster_id
 
     def _open_metadata(self, files: Files) -> Controller:
-        config = TopicConfig.of({}, self._settings.storage)
-        log = Log.open(files, METADATA_PATH, config, now_ms=self._clock.now_ms())
+        log = StoredMetadataLog.open(files, self._settings.storage, self._workers, self._clock)
         self._undo.callback(log.close)
-        controller = Controller(StoredMetadataLog(log, self._workers, self._clock))
+        controller = Controller(log)
         self._undo.push_async_callback(controller.close)
         controller.load()
         return controller

@@ -15,7 +15,7 @@ from headrace.core.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from headrace.broker.configs import Configs
+    from headrace.broker.configs import Chosen, Configs
     from headrace.broker.controller import Controller
     from headrace.broker.flusher import Flusher
     from headrace.broker.groups import GroupCoordinator
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topics
     from headrace.core.counters import Counters
     from headrace.core.ports import Clock, Workers
-    from headrace.settings import Settings
 
 
 @dataclass(slots=True)
 class Service:
     """See the module."""
 
-    settings: Settings
+    settings: Chosen
     cluster_id: str
     data_dir: str
     node: BrokerRecord
