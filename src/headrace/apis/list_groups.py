@@ -1,0 +1,34 @@
+"""ListGroups, versions 0-5: all groups, from version 4 on by state, from version 5 on by type.
+
+Filters do not care about case. Every group is of type "classic".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.apis.api import Answer, Api, Context
+from headrace.core.errors import ApiError, ErrorCode
+
+TYPE = "classic"
+
+
+async def handle(ctx: Context, request: Any) -> Answer:
+    states = {state.strip().lower() for state in getattr(request, "states_filter", None) or ()}
+    types = {kind.strip().lower() for kind in getattr(request, "types_filter", None) or ()}
+    listed = [] if types and TYPE not in types else await ctx.service.groups.list()
+    return {
+        "error_code": ErrorCode.none,
+        "groups": [
+            {"group_id": group, "protocol_type": protocol_type, "group_state": state, "group_type": TYPE}
+            for group, protocol_type, state in listed
+            if not states or state.lower() in states
+        ],
+    }
+
+
+def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
+    return {"error_code": error.code, "groups": []}
+
+
+API = Api(key=16, name="ListGroups", versions=(0, 5), handle=handle, on_error=on_error)
