@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from headrace.broker.cataloguing import Cataloguing
 from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
 from headrace.broker.flusher import Flusher
@@ -32,6 +33,8 @@ from headrace.runtime import loop as loops
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import DiskFiles
 from headrace.runtime.workers import ThreadWorkers
+from headrace.storage.catalog import PATH as CATALOG_PATH
+from headrace.storage.catalog import Catalog
 from headrace.storage.directory import Directory
 from headrace.storage.memory import MemoryFiles
 
@@ -161,7 +164,7 @@ class Node:
             producer_ids=ProducerIds(controller),
         )
         undo.push_async_callback(flusher.drain)
-        await self._open_doors(service, housekeeping, flusher)
+        await self._open_doors(service, housekeeping, flusher, self._open_catalog(files, partitions))
 
     def _claim(self) -> tuple[Files, str]:
         storage = self._settings.storage
@@ -180,7 +183,18 @@ class Node:
         controller.load()
         return controller
 
-    async def _open_doors(self, service: Service, housekeeping: Housekeeping, flusher: Flusher) -> None:
+    def _open_catalog(self, files: Files, partitions: Partitions) -> Cataloguing | None:
+        if not isinstance(files, DiskFiles):
+            return None
+        catalog = Catalog(files, f"{files.root}/{CATALOG_PATH}")
+        self._undo.callback(catalog.close)
+        cataloguing = Cataloguing(catalog, partitions, self._workers)
+        cataloguing.start()
+        return cataloguing
+
+    async def _open_doors(
+        self, service: Service, housekeeping: Housekeeping, flusher: Flusher, cataloguing: Cataloguing | None
+    ) -> None:
         kafka = KafkaServer(self._settings.kafka, service)
         self._undo.push_async_callback(kafka.stop)
         port = await kafka.bind()
@@ -189,7 +203,7 @@ class Node:
             await service.controller.propose([service.node])
         await service.groups.start()
         self._undo.push_async_callback(service.groups.stop)
-        housekeeping.start()
+        housekeeping.start(cataloguing)
         self._undo.push_async_callback(housekeeping.stop)
         self._undo.push_async_callback(flusher.drain)
         await kafka.start()

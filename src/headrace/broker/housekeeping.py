@@ -1,4 +1,4 @@
-"""What a broker does by the clock: retention, rolls, producer expiry, interval flushes, expired waits.
+"""What a broker does by the clock: retention, rolls, producer expiry, interval flushes, checkpoints, the catalog.
 
 Rules:
 - Every round does a little and yields to the loop between partitions.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from headrace.core.errors import DiskFullError, StorageError
 
 if TYPE_CHECKING:
+    from headrace.broker.cataloguing import Cataloguing
     from headrace.broker.flusher import Flusher
     from headrace.broker.partition import Partition
     from headrace.broker.partitions import Partitions
@@ -25,24 +26,34 @@ logger = logging.getLogger(__name__)
 
 EXPIRY_SECONDS = 0.5
 CHECKPOINT_SECONDS = 5.0
+CATALOG_SECONDS = 2.0
 
 
 class Housekeeping:
     """See the module."""
 
-    def __init__(self, partitions: Partitions, flusher: Flusher, settings: StorageSettings, clock: Clock) -> None:
+    def __init__(
+        self,
+        partitions: Partitions,
+        flusher: Flusher,
+        settings: StorageSettings,
+        clock: Clock,
+    ) -> None:
         self._partitions = partitions
         self._flusher = flusher
         self._settings = settings
         self._clock = clock
+        self._cataloguing: Cataloguing | None = None
         self._dirty: dict[Partition, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
+    def start(self, cataloguing: Cataloguing | None) -> None:
+        self._cataloguing = cataloguing
         rounds = (
             (EXPIRY_SECONDS, self._expire_waits),
             (self._settings.flush_interval_ms / 1000, self._flush_dirty),
             (CHECKPOINT_SECONDS, self._checkpoint),
+            (CATALOG_SECONDS, self._catalogue),
             (self._settings.retention_check_interval_ms / 1000, self._retain),
         )
         loop = asyncio.get_running_loop()
@@ -86,6 +97,10 @@ class Housekeeping:
             log = partition.log
             if partition.durable_ack and log.recovery_point != log.end_offset:
                 self._flusher.request(partition, checkpoint=True)
+
+    async def _catalogue(self) -> None:
+        if self._cataloguing is not None:
+            await self._cataloguing.update()
 
     async def _retain(self) -> None:
         now_ms = self._clock.now_ms()
