@@ -109,6 +109,8 @@ class Shelf:
         """Everything below `offset`, which is at `place`, is durable: readers will ask for it as a limit."""
         self._flushed_offset = offset
         self._flushed = place
+        if len(self._warm) > _WARM_SEGMENTS:
+            self._cool_down()  # their indexes could not be dropped before they were stored
 
     # ------------------------------------------------------------------ find
 
@@ -183,11 +185,14 @@ class Shelf:
         index = segment.warm()
         if segment.sealed and segment not in self._warm:
             self._warm.append(segment)
-            for old in self._warm[:-_WARM_SEGMENTS]:
-                old.cool()
-                if old.index is None:
-                    self._warm.remove(old)
+            self._cool_down()
         return index
+
+    def _cool_down(self) -> None:
+        for old in self._warm[:-_WARM_SEGMENTS]:
+            old.cool()
+            if old.index is None:
+                self._warm.remove(old)
 
     def find_time(self, timestamp: int, start_offset: int) -> TimeLookup:
         places: list[tuple[Segment, int, int]] = []
