@@ -12,6 +12,7 @@ from headrace.cli.options import Json
 from headrace.cli.output import note
 from headrace.cli.report import report
 from headrace.testing.load import cases
+from headrace.testing.load.crew import LoadError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -36,9 +37,9 @@ def main(
     if with_peers:
         for peer in peers.PEERS:
             try:
-                rows += peer(plan)
-            except peers.AbsentError as absence:
-                note(f"skipped: {absence}")
+                rows += peer(plan)  # rows that came before a failure stay
+            except (peers.AbsentError, LoadError) as reason:
+                note(f"skipped: {reason}")
     verb.show(rows, markdown=markdown, json=json)
 
 

@@ -92,6 +92,8 @@ def consume(
             "enable.partition.eof": True,
             "fetch.message.max.bytes": 8_000_000,
             "queued.max.messages.kbytes": 65_536,
+            "queued.min.messages": 1_000_000,
+            "fetch.queue.backoff.ms": 5,  # the default stops fetching for a second whenever the queue is full
         }
     )
     consumer.list_topics(topic, timeout=10)
@@ -147,5 +149,6 @@ def end_to_end(start: Start, *, bootstrap_servers: str, topic: str, value_bytes:
                 raise LoadError("a message did not arrive within 10 s")
         latencies.append(now() - before)
     elapsed = now() - begun
+    producer.flush(10)
     consumer.close()
     return Tally(len(latencies), len(latencies) * value_bytes, elapsed, tuple(latencies))
