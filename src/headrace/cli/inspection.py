@@ -150,7 +150,7 @@ def _index_fault(segment: Segment, index: Index, extent: Extent) -> str:
 
 
 def _verify_checkpoint(verdict: Verdict, directory: DataDirectory, place: LogPlace) -> None:
-    from headrace.storage.recovery import RECOVERY_POINT, decode_offset
+    from headrace.storage.sync import RECOVERY_POINT, decode_offset
 
     content = directory.files.load(f"{place.path}/{RECOVERY_POINT}")
     if content is None:

@@ -17,6 +17,7 @@ from headrace.cli import moments, output, sources
 from headrace.cli.options import BOOTSTRAP, TIMEOUT_S, Bootstrap, Json, Properties, Timeout, connect, pair_list
 from headrace.cli.payload import Outgoing
 from headrace.cli.report import UsageError
+from headrace.core.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.client.producer import Producer, Receipt
@@ -207,8 +208,6 @@ def _send(producer: Producer, topic: str, messages: Iterator[Outgoing], tally: T
 
 
 def _post(producer: Producer, topic: str, message: Outgoing, tally: Tally) -> None:
-    from headrace.core.errors import HeadraceError
-
     size = message.size
 
     def settle(error: HeadraceError | None, receipt: Receipt | None) -> None:

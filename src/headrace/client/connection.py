@@ -21,6 +21,7 @@ from headrace.core.errors import ConfigError
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
 TIMEOUT_S = 5.0
+QUEUE_BACKOFF_MS = 10  # librdkafka's second of rest whenever its queue is full costs most of the throughput
 
 T = TypeVar("T")
 

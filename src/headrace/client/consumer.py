@@ -19,7 +19,7 @@ from typing import Literal
 import confluent_kafka
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from headrace.client.connection import Connection, connection, open_client
+from headrace.client.connection import QUEUE_BACKOFF_MS, Connection, connection, open_client
 from headrace.client.errors import ClientError, translate
 from headrace.client.message import Message, from_kafka
 from headrace.core.errors import ConfigError
@@ -61,6 +61,7 @@ class Consumer:
             enable_auto_commit=group is not None and commit != "manual",
             enable_auto_offset_store=commit == "auto",
             enable_partition_eof=True,
+            fetch_queue_backoff_ms=QUEUE_BACKOFF_MS,
         )
         self._consumer = open_client(confluent_kafka.Consumer, config)
         if group is not None:

@@ -24,6 +24,7 @@ from headrace.client.message import Headers, Payload, header_list, serialise
 from headrace.core.errors import HeadraceError
 
 DELIVERY_S = 30.0
+POLL_INTERVAL_S = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Producer:
             message_timeout_ms=int(delivery_s * 1000),
         )
         self._producer = open_client(confluent_kafka.Producer, config)
+        self._poll_due = 0.0
 
     def send(
         self,
@@ -155,7 +157,9 @@ class Producer:
                 self._producer.poll(0.1)
             except KafkaException as error:
                 raise translate(error, f"send to {topic}") from None
-        self._producer.poll(0)
+        if (now := time.monotonic()) >= self._poll_due:
+            self._poll_due = now + POLL_INTERVAL_S
+            self._producer.poll(0)
 
     def flush(self, timeout_s: float | None = None) -> int:
         """Wait for all deliveries; how many are still under way when the time is up."""

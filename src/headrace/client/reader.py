@@ -14,7 +14,7 @@ from types import TracebackType
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
-from headrace.client.connection import Connection, connection, open_client
+from headrace.client.connection import QUEUE_BACKOFF_MS, Connection, connection, open_client
 from headrace.client.errors import translate
 from headrace.client.message import Message, from_kafka
 
@@ -54,6 +54,7 @@ class Reader:
             enable_partition_eof=True,
             auto_offset_reset="earliest",
             allow_auto_create_topics=False,
+            fetch_queue_backoff_ms=QUEUE_BACKOFF_MS,
         )
         if on_trouble is not None:
             config["error_cb"] = lambda error: on_trouble(error.str())
@@ -69,7 +70,8 @@ class Reader:
         if not self._open:
             return []
         wanted = []
-        for raw in self._consumer.consume(BATCH, timeout_s):
+        first = self._consumer.consume(1, timeout_s)  # asked for more, it would wait for all of them
+        for raw in first + self._consumer.consume(BATCH - 1, 0) if first else ():
             fault = raw.error()
             if fault is not None:
                 self._take_event(fault, raw)
