@@ -287,6 +287,17 @@ def test_records_cut_under_a_reader_are_out_of_range() -> None:
             read()
 
 
+def test_places_that_were_remembered_are_forgotten_when_the_log_is_cut() -> None:
+    log = open_log()
+    for number in range(10):
+        put(log)
+        assert offsets_from(log, number) == [number], "each fetch remembers where the next one begins"
+    log.truncate(3, now_ms=1)
+    for number in range(3, 20):
+        put(log, value=b"longer" * number)
+    assert all(offsets_from(log, offset)[0] == offset for offset in range(20))
+
+
 def test_a_damaged_header_is_corruption_and_no_crash() -> None:
     files = FaultyFiles()
     log = open_log(files)
