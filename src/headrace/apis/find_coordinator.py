@@ -2,8 +2,8 @@
 
 Key types: 0 group, 1 transaction, 2 share group.
 
-Differs from Kafka: the coordinator of every group is this node, and asking makes no topic. There are no transactions and
-no share groups yet: their key types get INVALID_REQUEST with a sentence, so that clients fail at once. (With
+Differs from Kafka: the coordinator of every group is this node, and asking makes no topic. There are no transactions
+and no share groups yet: their key types get INVALID_REQUEST with a sentence, so that clients fail at once. (With
 COORDINATOR_NOT_AVAILABLE they would ask again for a minute and then report a timeout.)
 """
 
@@ -24,18 +24,18 @@ MISSING = {
 def handle(ctx: Context, request: Any) -> Answer:
     key_type = getattr(request, "key_type", GROUP)
     if ctx.version < 4:
-        return _coordinator(ctx, key_type, request.key)
-    return {"coordinators": [_coordinator(ctx, key_type, key) for key in request.coordinator_keys]}
+        return _coordinator(ctx, key_type)
+    keys = request.coordinator_keys
+    return {"coordinators": [{"key": key, **_coordinator(ctx, key_type)} for key in keys]}
 
 
-def _coordinator(ctx: Context, key_type: int, key: str) -> Answer:
+def _coordinator(ctx: Context, key_type: int) -> Answer:
     if key_type != GROUP:
         message = MISSING.get(key_type, f"Key type {key_type} has no meaning.")
         code = ErrorCode.invalid_request
-        return {"key": key, "node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": message}
+        return {"node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": message}
     node = ctx.service.node
     return {
-        "key": key,
         "node_id": node.node_id,
         "host": node.host,
         "port": node.port,

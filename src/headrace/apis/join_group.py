@@ -7,6 +7,7 @@ leader skip the assignment.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from headrace.apis.api import Answer, Api, Context
@@ -37,8 +38,8 @@ async def handle(ctx: Context, request: Any) -> Answer:
     return _answer(ctx, joined)
 
 
-def in_ms(duration: Any) -> int:
-    """kio's timedelta as whole milliseconds."""
+def in_ms(duration: timedelta) -> int:
+    """A duration as kio has it, in whole milliseconds."""
     return round(duration.total_seconds() * 1000)
 
 

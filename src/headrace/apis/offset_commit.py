@@ -1,7 +1,7 @@
 """OffsetCommit, versions 2-10: remember how far a group has read. From version 10 on topics are given by id.
 
-Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID for ids); the others are committed. An error
-of the group or the member is every partition's error. Versions 2-4 may ask for a retention of their own.
+Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID for ids); the others are committed. An
+error of the group or the member is every partition's error. Versions 2-4 may ask for a retention of their own.
 """
 
 from __future__ import annotations

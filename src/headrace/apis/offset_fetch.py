@@ -1,8 +1,8 @@
 """OffsetFetch, versions 1-10: how far a group has read. From version 8 on of several groups; from 10 on topics by id.
 
 No topics (null) means all that the group has committed. A partition without a committed offset has offset -1 and no
-error, and so has every partition of a group that nobody knows. `require_stable` changes nothing: without transactions every
-committed offset is stable.
+error, and so has every partition of a group that nobody knows. `require_stable` changes nothing: without transactions
+every committed offset is stable.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ async def _topics(ctx: Context, group: str, topics: Any) -> list[Answer]:
     offsets = iter(await ctx.service.groups.fetch(group, asked))
     return [
         {
-            "name": name,
-            "topic_id": getattr(topic, "topic_id", None),
+            **({"topic_id": topic.topic_id} if ctx.version >= TOPIC_IDS_SINCE else {"name": topic.name}),
             "partitions": [
                 _row(next(offsets)) if name is not None else _unknown(partition)
                 for partition in topic.partition_indexes
@@ -59,12 +58,10 @@ def _everything(ctx: Context, offsets: Iterable[FetchedOffset]) -> list[Answer]:
     by_topic: dict[str, list[Answer]] = {}
     for offset in offsets:
         by_topic.setdefault(offset.topic, []).append(_row(offset))
-    known = ctx.service.image.topics
-    return [
-        {"name": name, "topic_id": known[name].topic_id if name in known else None, "partitions": rows}
-        for name, rows in by_topic.items()
-        if ctx.version < TOPIC_IDS_SINCE or name in known  # a topic that is gone has no id to show
-    ]
+    if ctx.version < TOPIC_IDS_SINCE:
+        return [{"name": name, "partitions": rows} for name, rows in by_topic.items()]
+    known = ctx.service.image.topics  # a topic that is gone has no id to show
+    return [{"topic_id": known[name].topic_id, "partitions": rows} for name, rows in by_topic.items() if name in known]
 
 
 def _name(ctx: Context, topic: Any) -> str | None:
@@ -93,6 +90,8 @@ def _unknown(partition: int) -> Answer:
 
 def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     """Only versions below 8 come here. Version 1 has no error of its own: each partition carries it."""
+    if ctx.version >= 2:
+        return {"topics": [], "error_code": error.code}
     topics = [
         {
             "name": topic.name,
@@ -100,7 +99,7 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
         }
         for topic in request.topics or ()
     ]
-    return {"topics": topics, "error_code": error.code}
+    return {"topics": topics}
 
 
 API = Api(key=9, name="OffsetFetch", versions=(1, 10), handle=handle, on_error=on_error)
