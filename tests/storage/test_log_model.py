@@ -158,7 +158,8 @@ class LogAgainstList(RuleBasedStateMachine):
             assert self.end_offset == kept[-1][0] + len(kept[-1][1])
         self.batches = kept
         self.start_offset = min(self.start_offset, self.end_offset)
-        self.flushed_offset = min(self.flushed_offset, self.end_offset)
+        assert min(self.flushed_offset, self.end_offset) <= self.log.flushed_offset <= self.end_offset
+        self.flushed_offset = self.log.flushed_offset  # to cut may need a sync
         self.epoch += 1
 
     @rule(data=st.data())
