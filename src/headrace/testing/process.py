@@ -5,11 +5,12 @@
         broker.kill()
         broker.start()  # same port, same directory
 
-A process that outlives its test is killed at the end of the `with` block.
+A process that outlives its test is killed at the end of the `with` block, or else at the end of the interpreter.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import selectors
@@ -58,6 +59,7 @@ class BrokerProcess:
         with self.log.open("ab") as stderr:
             environ = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
             self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=stderr, env=environ)
+        atexit.register(self._process.kill)
         return self._process
 
     def start(self) -> Self:
@@ -87,6 +89,7 @@ class BrokerProcess:
 
     def _reap(self, process: subprocess.Popen[bytes]) -> int:
         code = process.wait(STOP_SECONDS)
+        atexit.unregister(process.kill)
         if process.stdout is not None:
             process.stdout.close()
         self._process = None
