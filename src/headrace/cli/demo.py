@@ -73,14 +73,14 @@ class Till(threading.Thread):
         self.books = Books()
         self.partitions: list[int] = []
         self.stopping = threading.Event()
-        self._bootstrap = bootstrap
+        self._servers = bootstrap
 
     def run(self) -> None:
         from confluent_kafka import Consumer
 
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                "bootstrap.servers": self._servers,
                 "group.id": GROUP,
                 "client.id": self.name,
                 "auto.offset.reset": "earliest",
@@ -105,7 +105,12 @@ class Till(threading.Thread):
         self.partitions = sorted(partition.partition for partition in partitions)
 
     def _revoked(self, consumer: Any, partitions: list[Any]) -> None:
-        consumer.commit(asynchronous=False)
+        from confluent_kafka import KafkaException
+
+        try:
+            consumer.commit(asynchronous=False)
+        except KafkaException:
+            pass  # nothing was read since the last commit
         self.partitions = []
 
 
@@ -253,8 +258,6 @@ class Shop:
     def _settle(self) -> int:
         from rich.table import Table
 
-        if not self._console.is_terminal:
-            self._console.print(self._view())
         received = Books()
         for till in self._tills:
             received.ids += till.books.ids
