@@ -118,7 +118,7 @@ class LogPlace:
     path: str
 
 
-class DataDirectory:
+class OfflineDirectory:
     """See the module. Raises UsageError if it is none."""
 
     def __init__(self, root: str) -> None:
@@ -186,7 +186,7 @@ class DataDirectory:
 class _StoredEntries:
     """The metadata log's entries; only the reading half of `MetadataLog`."""
 
-    def __init__(self, directory: DataDirectory) -> None:
+    def __init__(self, directory: OfflineDirectory) -> None:
         self._directory = directory
 
     def read_all(self) -> Iterable[tuple[int, bytes]]:

@@ -18,7 +18,7 @@ from headrace.storage.segment import Segment, walk
 from headrace.wire import batch
 
 if TYPE_CHECKING:
-    from headrace.cli.datadir import DataDirectory, LogPlace
+    from headrace.cli.datadir import LogPlace, OfflineDirectory
     from headrace.wire.batch import BatchHeader
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -39,7 +39,7 @@ class Verdict:
     problems: list[str] = field(default_factory=list)
 
 
-def segments_of(directory: DataDirectory, place: LogPlace) -> list[Segment]:
+def segments_of(directory: OfflineDirectory, place: LogPlace) -> list[Segment]:
     """A log's segments, with offsets and times as their batches tell. CRCs are not checked."""
     interval_bytes = directory.config(place).index_interval_bytes
     found = []
@@ -57,7 +57,7 @@ def segments_of(directory: DataDirectory, place: LogPlace) -> list[Segment]:
 
 
 def batches_of(
-    directory: DataDirectory, place: LogPlace, offset: int | None
+    directory: OfflineDirectory, place: LogPlace, offset: int | None
 ) -> Iterator[tuple[Segment, int, BatchHeader, bytes]]:
     """(segment, position in its file, header, buffer) of the batches from the one that holds `offset` on."""
     for segment in segments_of(directory, place):
@@ -68,7 +68,7 @@ def batches_of(
                 yield segment, position, header, data
 
 
-def verify(directory: DataDirectory, place: LogPlace, *, deep: bool, in_use: bool) -> Verdict:
+def verify(directory: OfflineDirectory, place: LogPlace, *, deep: bool, in_use: bool) -> Verdict:
     """Check every batch and every index of a log. With `deep`, open every record too."""
     verdict = Verdict(place)
     gaps_are_fine = directory.config(place).compacts
@@ -149,7 +149,7 @@ def _index_fault(segment: Segment, index: Index, extent: Extent) -> str:
     return ""
 
 
-def _verify_checkpoint(verdict: Verdict, directory: DataDirectory, place: LogPlace) -> None:
+def _verify_checkpoint(verdict: Verdict, directory: OfflineDirectory, place: LogPlace) -> None:
     from headrace.storage.sync import RECOVERY_POINT, decode_offset
 
     content = directory.files.load(f"{place.path}/{RECOVERY_POINT}")

@@ -12,7 +12,7 @@ from headrace.cli.options import Json
 from headrace.cli.report import UsageError
 
 if TYPE_CHECKING:
-    from headrace.cli.datadir import DataDirectory, LogPlace
+    from headrace.cli.datadir import LogPlace, OfflineDirectory
     from headrace.cli.inspection import Verdict
     from headrace.storage.segment import Segment
 
@@ -132,10 +132,10 @@ def recover(
         raise typer.Exit(1)
 
 
-def _open(directory: str) -> DataDirectory:
-    from headrace.cli.datadir import DataDirectory
+def _open(directory: str) -> OfflineDirectory:
+    from headrace.cli.datadir import OfflineDirectory
 
-    data = DataDirectory(directory)
+    data = OfflineDirectory(directory)
     if data.is_in_use():
         output.note("note: a broker is at work in this directory; the ends of logs may move while they are read")
     return data
@@ -230,7 +230,7 @@ def _show_verdicts(verdicts: list[Verdict]) -> None:
     print(f"{wrong} of {len(verdicts)} logs damaged" if wrong else f"{len(verdicts)} logs sound", f"({checked})")
 
 
-def _recovery(data: DataDirectory, place: LogPlace) -> dict[str, Any]:
+def _recovery(data: OfflineDirectory, place: LogPlace) -> dict[str, Any]:
     from headrace.core.errors import StorageError
     from headrace.storage.recovery import examine
 

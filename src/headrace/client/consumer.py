@@ -12,6 +12,7 @@ Rules:
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Literal
@@ -72,13 +73,17 @@ class Consumer:
     def poll(self, timeout_s: float = 1.0) -> Message | None:
         """The next message, or None if there was none in time. The message before it counts as done."""
         self._finish_last()
-        raw = self._consumer.poll(timeout_s)
-        if raw is None:
-            return None
-        fault = raw.error()
-        if fault is not None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            raw = self._consumer.poll(max(0.0, deadline - time.monotonic()))
+            if raw is None:
+                return None
+            fault = raw.error()
+            if fault is None:
+                break
             self._take_event(fault, raw)
-            return None
+            if self._until_end and self._everything_read():
+                return None
         self._last = from_kafka(raw)
         if self._at_end:
             self._at_end.discard((self._last.topic, self._last.partition))
