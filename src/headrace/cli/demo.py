@@ -7,6 +7,7 @@ the broker is stopped and started again, and one till goes home early. At the en
 from __future__ import annotations
 
 import json
+import logging
 import random
 import shutil
 import tempfile
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 TOPIC, GROUP, PARTITIONS = "orders", "tills", 4
 PRODUCTS = {"espresso": 240, "flat white": 390, "filter coffee": 310, "croissant": 280, "cinnamon bun": 350}
 DRAIN_SECONDS = 60.0
+SILENT = logging.getLogger("headrace.demo.clients")  # librdkafka's remarks about the broker that we stop on purpose
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -86,8 +90,8 @@ class Till(threading.Thread):
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "session.timeout.ms": 6000,
-                "log_level": 0,
-            }
+            },
+            logger=SILENT,
         )
         consumer.subscribe([TOPIC], on_assign=self._assigned, on_revoke=self._revoked)
         try:
@@ -178,8 +182,8 @@ class Shop:
                 "bootstrap.servers": self._broker.bootstrap_servers,
                 "enable.idempotence": True,
                 "linger.ms": 20,
-                "log_level": 0,
-            }
+            },
+            logger=SILENT,
         )
         begun = time.monotonic()
         for number in range(self._wanted):
