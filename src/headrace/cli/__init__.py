@@ -10,7 +10,6 @@ Rules:
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -47,7 +46,8 @@ Verbs:
 Examples:
 {examples}
 `headrace VERB --help` tells more. The broker's address is 127.0.0.1:9092 unless --bootstrap or
-HEADRACE_BOOTSTRAP says otherwise. --debug shows tracebacks; --version prints the version.
+HEADRACE_BOOTSTRAP says otherwise. --debug shows tracebacks (HEADRACE_DEBUG=1: the client's log, too);
+--version prints the version.
 """
 
 
@@ -57,8 +57,10 @@ def main() -> NoReturn:
 
 def run(args: Sequence[str]) -> int:
     """Run one command line; the exit code."""
+    words = list(args)
+    debug = words[:1] == ["--debug"]
     try:
-        code = _dispatch(list(args))
+        code = _dispatch(words[1:] if debug else words)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return 130
@@ -67,13 +69,13 @@ def run(args: Sequence[str]) -> int:
     except Exception as error:
         from headrace.cli.report import report
 
-        return report(error)
+        return report(error, debug=debug)
     return code
 
 
 def _dispatch(words: list[str]) -> int:
-    while words and words[0].startswith("-"):
-        option = words.pop(0)
+    if words and words[0].startswith("-"):
+        option = words[0]
         if option in ("--help", "-h"):
             print(_help(), end="")
             return 0
@@ -82,9 +84,7 @@ def _dispatch(words: list[str]) -> int:
 
             print(f"headrace {headrace_version()}")
             return 0
-        if option != "--debug":
-            raise _usage(f"no such option: {option}; try: headrace --help")
-        os.environ["HEADRACE_DEBUG"] = "1"  # the client layer listens to it too
+        raise _usage(f"no such option: {option}; try: headrace --help")
     if not words:
         print(_help(), end="", file=sys.stderr)
         return 2

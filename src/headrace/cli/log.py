@@ -52,8 +52,8 @@ def list_logs(directory: Directory, topic: Topic = None, json: Json = False) -> 
                 segment.base_offset,
                 segment.end_offset,
                 output.size(segment.file.size),
-                output.moment(segment.min_timestamp)[:19],
-                output.moment(segment.max_timestamp)[:19],
+                output.moment(segment.min_timestamp)[:16],
+                output.moment(segment.max_timestamp)[:16],
             )
             for place, segments in found
             for segment in segments

@@ -45,13 +45,13 @@ class Complaint:
     exit_code: int = FAILURE
 
 
-def report(error: Exception) -> int:
+def report(error: Exception, *, debug: bool = False) -> int:
     """Print the complaint about `error`; the exit code."""
     if type(error).__name__ == "NoArgsIsHelpError":
         print(error, file=sys.stderr)
         return USAGE
     complaint = complain(error)
-    if os.environ.get("HEADRACE_DEBUG"):
+    if debug or os.environ.get("HEADRACE_DEBUG"):
         import traceback
 
         traceback.print_exception(error)
