@@ -177,17 +177,17 @@ def test_several_flips_anywhere_never_end_in_anything_but_a_clean_error() -> Non
         assert found == records_in(want)[: len(found)], seed
 
 
-VALUES: list[list[bytes | None]] = [
-    [b"plain"],
-    [b"ends in one bit@"],
-    [None],
-    [b""],
-    [b"x" * 700 + b"\x80"],
-    [b"a", None],
-]
+ENDINGS: dict[str, list[bytes | None]] = {
+    "plain": [b"plain"],
+    "one bit": [b"ends in one bit@"],
+    "null": [None],
+    "empty": [b""],
+    "longer": [b"x" * 150 + b"\x80"],
+    "two": [b"a", None],
+}
 
 
-@pytest.mark.parametrize("values", VALUES, ids=repr)
+@pytest.mark.parametrize("values", ENDINGS.values(), ids=ENDINGS)
 def test_no_flip_in_the_last_durable_batch_cuts_it(values: list[bytes | None]) -> None:
     """It is above the recovery point, so only the damage itself tells that it is no torn write. Every bit of it."""
     start = FaultyFiles()

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, DiskFullError, ErrorCode, StorageError
 from headrace.storage import recovery
 from headrace.storage.lookup import Found, LatestTimeLookup, TimeLookup
 from headrace.storage.producers import Producers
@@ -377,6 +377,8 @@ class Log:
         for segment in dropped:
             self._discard(segment)
         first_offset = self._shelf.segments[0].base_offset
+        if dropped and not any(offset >= first_offset for offset in self._snapshots.offsets):
+            self._take_snapshot()  # what the producers sent before can be replayed no more
         self.start_offset = max(self.start_offset, first_offset)
         # Stored before the files go: should some of them come back, recovery knows that they are nothing to it.
         self._store_start_offset()
@@ -407,6 +409,10 @@ class Log:
         assert self._backlog.handed is None, "no sync may be under way"
         if offset >= self.end_offset:
             return
+        if self._backlog.chores:
+            self.checkpoint()  # else a removal that waits would come before what it waits for
+        if self._backlog.chores:
+            raise DiskFullError(f"{self.path} cannot be cut: there is no space to store what must be stored before")
         shelf = self._shelf
         _, boundary = shelf.segments[shelf.number_of(offset)].position_of(offset)
         cut_offset = min(offset, boundary)
@@ -421,8 +427,9 @@ class Log:
             self._cut_active(cut_offset)
         self.end_offset = cut_offset
         self.flushed_offset = min(self.flushed_offset, cut_offset)
-        self.start_offset = min(self.start_offset, cut_offset)
-        self._store_start_offset()
+        if cut_offset < self.start_offset:
+            self.start_offset = cut_offset
+            self._store_start_offset()
         self._backlog.recut = [shelf.active]
         self._snapshots.keep({at for at in self._snapshots.offsets if at <= cut_offset}, self._backlog.chores)
         self._remove_now()
@@ -441,6 +448,7 @@ class Log:
         self._backlog.chores.removals += [f"{segment.path}.index", f"{segment.path}.timeindex"]
         self.size_bytes -= segment.size - position
         segment.file.truncate(position)
+        segment.file.sync()  # else the old bytes could come back under a segment that was begun since
         segment.shrink(position, cut_offset)
         self._shelf.reopen(segment)
 

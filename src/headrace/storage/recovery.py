@@ -11,6 +11,8 @@ Rules:
 - Segments that lie wholly below the start offset are left-overs of a removal, and go. Segments behind a cut go, too.
 - Leader epochs are outside the CRC. One that does not fit the history is damage, too. What nothing tells is a flipped
   low bit in the epoch of the very last batch above the recovery point: it looks like an election.
+- A log begins with the segment that holds its start offset. If that one is missing, nothing behind it counts, as with
+  any other gap.
 - A missing or bad checkpoint counts as a recovery point of 0: everything is read, and the rules above do the rest.
 - `examine` only reads. `Log.open` carries out what it found; a dry run shows it.
 
@@ -104,6 +106,7 @@ class _Examination:
         self._scanned_epochs: list[tuple[int, int]] = []
         self._last_producer_offset = -1  # of a scanned batch with a producer id
         self._stored_epochs: Epochs | None = None
+        self._start_is_known = True  # no start offset was stored, or it is whole
 
     def run(self, now_ms: int) -> Findings:
         found = self._found
@@ -111,7 +114,9 @@ class _Examination:
             if (match := _SEGMENT_FILE.match(name)) is not None:
                 self._names[match[2]].append(int(match[1]))
         found.recovery_point = decode_offset(self._load(RECOVERY_POINT)) or 0
-        found.start_offset = decode_offset(self._load(START_OFFSET)) or 0
+        start = self._load(START_OFFSET)
+        found.start_offset = decode_offset(start) or 0
+        self._start_is_known = start is None or decode_offset(start) is not None
         self._stored_epochs = Epochs.decode(self._load(LEADER_EPOCHS))
         self._open_segments()
         self._read_segments()
@@ -153,6 +158,14 @@ class _Examination:
         found = self._found
         segments = found.segments
         if not segments:
+            return
+        if self._start_is_known and segments[0].base_offset > found.start_offset:
+            if found.start_offset < found.recovery_point:
+                raise CorruptionError(
+                    f"{self._path}: the log begins at offset {found.start_offset}, but its first segment at "
+                    f"{segments[0].base_offset}"
+                )
+            self._drop_from(0)
             return
         self._expected = self._scanned_from = segments[0].base_offset
         for number, segment in enumerate(segments):
@@ -295,6 +308,10 @@ class _Examination:
             found.surplus += [
                 f"{self._path}/{segment_name(base)}.{kind}" for base in self._names[kind] if base not in kept
             ]
+            # An index that was not believed may be from before a cut, and would be, once the log has grown again. The
+            # sealed segments get new ones; the open one gets its own when it is sealed.
+            if found.segments and found.segments[-1].stored_size < 0:
+                kept.discard(found.segments[-1].base_offset)
         snapshots = Snapshots(self._files, self._path)
         found.surplus += [
             snapshots.path(offset) for offset in self._names["producers"] if offset not in found.snapshots

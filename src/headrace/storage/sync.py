@@ -2,8 +2,9 @@
 
 Rules:
 - A sync is made by the log's owner and run by a worker thread. It holds all that it needs; it does not look at the log.
-- The order is the promise: batches first, then the names of new files, then what describes them (epochs, start
-  offset, indexes, producers), then the recovery point, and removals at the very end.
+- The order is the promise: batches first, then the names of new files, then what describes them: indexes, producers,
+  and only then the start offset (a log that begins later cannot replay its producers from what lies before) and the
+  epochs. Then the recovery point, and removals at the very end.
 - A full disk keeps descriptions from being stored, not batches from being durable: they wait for the next sync.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from headrace.core.errors import CorruptionError, DiskFailedError, StorageError
-from headrace.storage.segment import Segment, rewrite
+from headrace.storage.segment import Segment
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
@@ -48,7 +49,7 @@ class Chores:
     def __init__(self) -> None:
         self.stores: dict[str, bytes] = {}  # path -> content, atomic and durable
         self.indexes: list[Segment] = []
-        self.snapshots: dict[str, bytes] = {}  # path -> content with its own checksum
+        self.snapshots: dict[str, bytes] = {}  # the same, and stored before the others
         self.removals: list[str] = []
 
     def __bool__(self) -> bool:
@@ -108,13 +109,14 @@ class Sync:
 
     def _run_chores(self) -> None:
         files, chores = self._files, self.chores
-        for path, content in chores.stores.items():
-            files.store(path, content)
         for segment in chores.indexes:
             if not segment.removed:
                 segment.store_index()
         for path, content in chores.snapshots.items():
-            rewrite(files, path, content)
+            files.store(path, content)
+        # In this order the start offset comes before the epochs, which may have been forgotten up to there.
+        for path, content in sorted(chores.stores.items(), reverse=True):
+            files.store(path, content)
         if self.checkpoint is not None:
             files.store(*self.checkpoint)
         for path in chores.removals:
