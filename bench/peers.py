@@ -15,10 +15,11 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from headrace.testing.load import cases, raw
-from headrace.testing.load.cases import Plan, Target
+from headrace.testing.load.cases import Plan, Target, in_flight_note
 from headrace.testing.load.crew import LoadError
 from headrace.testing.load.results import LEVELS, Measured, rates
 
@@ -80,7 +81,7 @@ def _pumped(
     tallies, cpu_s = target.load(raw.pump, options)
     found = rates(tallies, cpu_s=cpu_s)
     found["messages_per_s"] = found["requests_per_s"]
-    note = f"{plan.connections} connections, {plan.in_flight} in flight each"
+    note = in_flight_note(plan.connections, plan.in_flight)
     return Measured(target.system, "raw produce", SINGLE, target.level, value_bytes, **found, note=note)
 
 
@@ -135,6 +136,8 @@ def take_nats(received: bytearray) -> int:
 
 def nats(plan: Plan) -> Iterator[Measured]:
     program = _program("nats-server", "from nats.io")
+    # One connection: several that share an inbox would all be told of, and would count, every acknowledgement.
+    plan = replace(plan, connections=1, in_flight=plan.connections * plan.in_flight)
     for flush in plan.flushes if "raw" in plan.modes else ():
         port = _free_port()
         with tempfile.TemporaryDirectory(prefix="headrace-bench-", dir=plan.data_dir) as directory:

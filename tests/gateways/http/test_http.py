@@ -281,8 +281,9 @@ def test_stop_closes_idle_connections_and_the_port():
     async def main():
         async with serving() as port:
             await get(port, "/healthz")
-            reader, _writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await reader.read() == b""
+        writer.close()
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", port)
 

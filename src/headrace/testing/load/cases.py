@@ -134,8 +134,16 @@ def _pumped(
     tallies, cpu_s = target.load(raw.pump, options)
     found = rates(tallies, cpu_s=cpu_s)
     found["messages_per_s"] = found["requests_per_s"] * len(records)
-    note = f"{connections} connections, {in_flight} in flight each"
+    note = in_flight_note(connections, in_flight)
     return Measured(target.system, "raw produce", case, target.level, value_bytes, **found, note=note)
+
+
+def in_flight_note(connections: int, in_flight: int) -> str:
+    return f"{_several(connections, 'connection')}, {in_flight} in flight each"
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _fetched(plan: Plan, target: Target, value_bytes: int) -> Iterator[Measured]:
@@ -159,7 +167,7 @@ def _fetched(plan: Plan, target: Target, value_bytes: int) -> Iterator[Measured]
                 for turned in (requests[at * 7 % len(requests) :] + requests for at in range(processes))
             ]
             tallies, cpu_s = target.load(raw.fetch, *options)
-            note = f"{processes} readers" if processes > 1 else "1 reader"
+            note = _several(processes, "reader")
             note += ", bytes dropped by the kernel" if discard else ""
             found = rates(tallies, cpu_s=cpu_s)
             yield Measured(
@@ -184,11 +192,15 @@ def client_cases(plan: Plan, target: Target, value_bytes: int) -> Iterator[Measu
         arrived = sum(raw.end_offset(target.bootstrap_servers, topic, index) for index in range(processes))
         if arrived != sent:
             raise LoadError(f"{sent} messages were sent and {arrived} are in the log")
-        yield _by_message(target, "client produce", f"{processes} producers", target.level, value_bytes, tallies, cpu_s)
+        yield _by_message(
+            target, "client produce", _several(processes, "producer"), target.level, value_bytes, tallies, cpu_s
+        )
         if target.level != "synced":
             reads = [{**common, "partitions": [index], "group": f"bench-{index}"} for index in range(processes)]
             tallies, cpu_s = target.load(clients.consume, *reads)
-            yield _by_message(target, "client consume", f"{processes} consumers", "", value_bytes, tallies, cpu_s)
+            yield _by_message(
+                target, "client consume", _several(processes, "consumer"), "", value_bytes, tallies, cpu_s
+            )
 
 
 def _by_message(
