@@ -46,8 +46,8 @@ Verbs:
 Examples:
 {examples}
 `headrace VERB --help` tells more. The broker's address is 127.0.0.1:9092 unless --bootstrap or
-HEADRACE_BOOTSTRAP says otherwise. --debug shows tracebacks (HEADRACE_DEBUG=1: the client's log, too);
---version prints the version.
+HEADRACE_BOOTSTRAP says otherwise. --version prints the version. --debug shows tracebacks, and
+HEADRACE_DEBUG=1 the client library's log, too.
 """
 
 
