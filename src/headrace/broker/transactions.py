@@ -1,0 +1,332 @@
+"""The transaction coordinator: finds the shard that a transactional id lives in and puts commands to it.
+
+Rules:
+- A transactional id lives in one partition of the transaction topic, chosen by Kafka's own formula, for ever.
+- The topic is made when the first producer needs it; looking never makes it.
+- Every method returns when its answer may go out, and raises ApiError if there can be none.
+- A request that comes while the transaction before it is being ended waits a moment for that, since a client that is
+  told CONCURRENT_TRANSACTIONS comes back much later than that takes.
+- `register` and `verify` hold at the moment they return: who appends without awaiting in between (and without a task of
+  its own for these calls) appends before every marker that ends the transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec.structs import replace
+
+from headrace.broker.groups import partition_for
+from headrace.broker.transaction_shard import MarkerWriter, TransactionLog, TransactionShard
+from headrace.core.errors import ApiError, ErrorCode
+from headrace.txn.commands import (
+    AddPartitions,
+    Describe,
+    Description,
+    End,
+    Identity,
+    InitProducer,
+    NeedsProducerId,
+    Outcome,
+    Verify,
+)
+
+if TYPE_CHECKING:
+    from headrace.broker.groups import OffsetsTopic
+    from headrace.core.ports import Clock, Workers
+    from headrace.txn.records import TopicPartition, Transaction
+    from headrace.txn.settings import TransactionSettings
+
+__all__ = [
+    "LocalMarkers",
+    "MarkerWriter",
+    "TransactionCoordinator",
+    "TransactionLog",
+    "TransactionTopic",
+    "commit_error",
+    "produce_error",
+]
+
+TRANSACTION_TOPIC: Final = "__transaction_state"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+ABORTABLE_FROM: Final = 11  # Produce, from which clients know TRANSACTION_ABORTABLE
+IMPLICIT_FROM: Final = 12  # Produce, from which partitions register themselves (KIP-890)
+COMMIT_ABORTABLE_FROM: Final = 4  # TxnOffsetCommit, likewise
+COMMIT_IMPLICIT_FROM: Final = 5
+NOT_NOW: Final = frozenset(
+    {ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator}
+)
+
+
+class TransactionTopic(Protocol):
+    """The transaction topic. A partition whose log is offline is None."""
+
+    def find(self) -> Sequence[TransactionLog | None]:
+        """Its partitions in order; none if there is no such topic yet."""
+
+    async def ensure(self) -> Sequence[TransactionLog | None]:
+        """The same, after making the topic if need be. Raises ApiError."""
+
+
+class Markable(Protocol):
+    """What a marker needs of a partition that we lead."""
+
+    def write_marker(self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int) -> int: ...
+
+    async def committed(self, next_offset: int) -> None: ...
+
+
+class LocalMarkers:
+    """Markers for partitions that this broker leads itself: a MarkerWriter. `find` raises ApiError."""
+
+    def __init__(self, find: Callable[[str, int], Markable]) -> None:
+        self._find = find
+
+    async def write(
+        self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
+    ) -> None:
+        found = self._find(topic, partition)
+        next_offset = found.write_marker(
+            producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch
+        )
+        await found.committed(next_offset)
+
+
+class TransactionCoordinator:
+    """See the module."""
+
+    def __init__(
+        self,
+        settings: TransactionSettings,
+        topic: TransactionTopic,
+        markers: MarkerWriter,
+        *,
+        offsets_topic: OffsetsTopic,
+        next_producer_id: Callable[[], Awaitable[int]],
+        clock: Clock,
+        workers: Workers,
+    ) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._markers = markers
+        self._offsets_topic = offsets_topic
+        self._next_producer_id = next_producer_id
+        self._clock = clock
+        self._workers = workers
+        self._shards: list[TransactionShard | None] = []
+        self._opening: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Load what there is, and go on with what was being ended. Returns when all is loaded, or cannot be for now."""
+        self._shards = [self._shard(log) for log in self._topic.find()]
+        loading = [shard.load() for shard in self._present()]
+        if loading:
+            await asyncio.wait(loading, timeout=60)
+
+    async def stop(self) -> None:
+        self._stopped = True
+        if self._opening is not None:
+            self._opening.cancel()
+        await asyncio.gather(*(shard.stop() for shard in self._present()))
+
+    # -- producers -----------------------------------------------------------------------------------------------
+
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None = None
+    ) -> Identity:
+        """Who may use this transactional id from now on; whoever did so before is fenced."""
+        command = InitProducer(transactional_id=transactional_id, timeout_ms=timeout_ms, expected=expected)
+        return await self._ask(command)
+
+    async def end(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, commit: bool, bump: bool
+    ) -> Identity:
+        """`bump`: by the newer protocol (EndTxn 5): the answer has the epoch to go on with."""
+        command = End(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            commit=commit,
+            bump=bump,
+        )
+        return await self._ask(command)
+
+    # -- partitions ----------------------------------------------------------------------------------------------
+
+    async def add_partitions(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> ErrorCode:
+        command = AddPartitions(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            partitions=tuple(partitions),
+        )
+        return (await self._ask(command)).error
+
+    async def add_offsets(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, group_id: str
+    ) -> ErrorCode:
+        """The offsets of a group will be committed in this transaction."""
+        partition = await self.offsets_partition(group_id)
+        return await self.add_partitions(transactional_id, producer_id, producer_epoch, (partition,))
+
+    async def offsets_partition(self, group_id: str) -> TopicPartition:
+        """Where the offsets of a group are kept. Raises ApiError."""
+        logs = self._offsets_topic.find() or await self._offsets_topic.ensure()
+        if not logs:
+            raise ApiError(ErrorCode.coordinator_not_available, "The offsets topic has no partitions.")
+        return OFFSETS_TOPIC, partition_for(group_id, len(logs))
+
+    async def register(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> list[ErrorCode]:
+        """Put partitions that are about to be written to into the transaction (KIP-890, newer producers).
+
+        An error per partition, in order.
+        """
+        asked = tuple(partitions)
+        try:
+            error = await self.add_partitions(transactional_id, producer_id, producer_epoch, asked)
+        except ApiError as refusal:
+            error = refusal.code
+        if error is not ErrorCode.none:
+            return [error] * len(asked)
+        return await self.verify(transactional_id, producer_id, producer_epoch, asked)
+
+    async def verify(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, partitions: Iterable[TopicPartition]
+    ) -> list[ErrorCode]:
+        """Whether partitions that are about to be written to are in the transaction (KIP-890, older producers).
+
+        An error per partition, in order.
+        """
+        asked = tuple(partitions)
+        if not self._shards:
+            return [_unknown(transactional_id)] * len(asked)
+        command = Verify(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            partitions=asked,
+        )
+        try:
+            return [*(await self._find(transactional_id).verify(command)).errors]
+        except ApiError as refusal:
+            return [refusal.code] * len(asked)
+
+    # -- to be looked at -----------------------------------------------------------------------------------------
+
+    async def describe(self, transactional_id: str) -> Transaction | None:
+        if not self._shards:
+            return None
+        answer = await self._find(transactional_id).ask(Describe(transactional_id=transactional_id))
+        assert isinstance(answer, Description)
+        return answer.transaction
+
+    async def list(self) -> list[tuple[str, Transaction]]:
+        """All transactional ids. Raises ApiError if some are not loaded."""
+        found = []
+        for shard in self._shards:
+            if shard is None:
+                raise ApiError(ErrorCode.coordinator_not_available, "A part of the transaction log is offline.")
+            await shard.settle()
+            if shard.machine is not None:
+                found += list(shard.machine.items())
+        return found
+
+    # -- shards --------------------------------------------------------------------------------------------------
+
+    def _present(self) -> Iterator[TransactionShard]:
+        return (shard for shard in self._shards if shard is not None)
+
+    def _find(self, transactional_id: str) -> TransactionShard:
+        shard = self._shards[partition_for(transactional_id, len(self._shards))]
+        if shard is None:
+            raise ApiError(ErrorCode.coordinator_not_available, "The log of this transactional id is offline.")
+        return shard
+
+    async def _ask(self, command: InitProducer | AddPartitions | End) -> Identity:
+        """Put a command, with a producer id if it needs one, and a little patience if another one is being ended."""
+        if not self._shards:
+            if not isinstance(command, InitProducer):
+                return Identity(_unknown(command.transactional_id))
+            await self._open()
+        loop = asyncio.get_running_loop()
+        deadline: float | None = None
+        while True:
+            shard = self._find(command.transactional_id)
+            answer = await shard.ask(command)
+            if isinstance(answer, NeedsProducerId):
+                assert not isinstance(command, AddPartitions)
+                command = replace(command, spare_id=await self._next_producer_id())
+                continue
+            answer = Identity(answer.error) if isinstance(answer, Outcome) else answer
+            assert isinstance(answer, Identity)
+            if answer.error is not ErrorCode.concurrent_transactions:
+                return answer
+            if deadline is None:
+                deadline = loop.time() + self._settings.concurrent_wait_ms / 1000
+            if not await shard.ended(command.transactional_id, deadline - loop.time()):
+                return answer
+
+    async def _open(self) -> None:
+        """Make the topic, once for all who ask; a caller that goes away does not stop it."""
+        if self._stopped:
+            raise ApiError(ErrorCode.coordinator_not_available, "The transaction coordinator is stopping.")
+        opening = self._opening
+        if opening is None or opening.done():
+            opening = self._opening = asyncio.get_running_loop().create_task(self._make())
+        try:
+            await asyncio.shield(opening)
+        except ApiError as error:
+            raise ApiError(ErrorCode.coordinator_not_available, f"No transaction topic: {error}") from error
+        if not self._shards:
+            raise ApiError(ErrorCode.coordinator_not_available, "The transaction topic has no partitions.")
+
+    async def _make(self) -> None:
+        logs = await self._topic.ensure()
+        if self._shards or self._stopped:
+            return
+        shards = [self._shard(log) for log in logs]
+        # A new topic is empty: producers need not be sent away while it is loaded.
+        loading = [shard.load() for shard in shards if shard is not None]
+        if loading:
+            await asyncio.wait(loading, timeout=1)
+        self._shards = shards
+
+    def _shard(self, log: TransactionLog | None) -> TransactionShard | None:
+        if log is None:
+            return None
+        return TransactionShard(log, self._settings, self._markers, clock=self._clock, workers=self._workers)
+
+
+def _unknown(transactional_id: str) -> ErrorCode:
+    return ErrorCode.invalid_producer_id_mapping if transactional_id else ErrorCode.invalid_request
+
+
+def produce_error(error: ErrorCode, version: int) -> ErrorCode:
+    """An error of `register` or `verify` as a producer of this Produce version understands it."""
+    if error is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if error is ErrorCode.transaction_abortable and version < ABORTABLE_FROM:
+        return ErrorCode.invalid_txn_state
+    if error in NOT_NOW or (error is ErrorCode.concurrent_transactions and version < IMPLICIT_FROM):
+        return ErrorCode.not_enough_replicas  # which all of them try again, and do not ask for metadata first
+    return error
+
+
+def commit_error(error: ErrorCode, version: int) -> ErrorCode:
+    """An error of `register` or `verify` as a producer of this TxnOffsetCommit version understands it."""
+    if error is ErrorCode.producer_fenced:
+        return ErrorCode.invalid_producer_epoch
+    if error is ErrorCode.transaction_abortable and version < COMMIT_ABORTABLE_FROM:
+        return ErrorCode.invalid_txn_state
+    if error is ErrorCode.concurrent_transactions and version < COMMIT_IMPLICIT_FROM:
+        return ErrorCode.coordinator_load_in_progress
+    return error
