@@ -137,6 +137,15 @@ def everything(bootstrap_servers: str) -> dict[int, list[bytes]]:
     return found
 
 
+def await_progress(writers: list[Writer], records: int = 100) -> None:
+    """Every kill shall come in the middle of the work."""
+    before = [len(writer.acknowledged) for writer in writers]
+    deadline = time.monotonic() + 30
+    while any(len(writer.acknowledged) < had + records for writer, had in zip(writers, before, strict=True)):
+        assert time.monotonic() < deadline, f"no progress: {[writer.failures for writer in writers]}"
+        time.sleep(0.005)
+
+
 def create_topic(bootstrap_servers: str) -> None:
     admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap_servers})
     admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(20)
@@ -155,10 +164,10 @@ def test_twenty_kills_under_load_lose_nothing(tmp_path: Path):
         for thread in (*writers, *readers):
             thread.start()
         for _ in range(KILLS):
-            time.sleep(dice.uniform(0.05, 0.5))
+            await_progress(writers)
+            time.sleep(dice.uniform(0.0, 0.2))
             broker.kill()
             broker.start()
-        acknowledged_before_the_end = [len(writer.acknowledged) for writer in writers]
         for writer in writers:
             writer.ending.set()
         for writer in writers:
@@ -174,7 +183,6 @@ def test_twenty_kills_under_load_lose_nothing(tmp_path: Path):
         log = broker.log_tail(200)
 
     assert [failure for thread in (*writers, *readers) for failure in thread.failures] == []
-    assert min(acknowledged_before_the_end) > 100, "there was hardly any load"
     for writer in writers:
         assert len(writer.acknowledged) == writer.sent
         for number, (partition, offset) in writer.acknowledged.items():
@@ -192,7 +200,7 @@ def test_twenty_kills_under_load_lose_nothing(tmp_path: Path):
 def test_committed_offsets_survive_a_kill_right_after_the_answer(tmp_path: Path):
     with BrokerProcess(tmp_path / "data") as broker:
         create_topic(broker.bootstrap_servers)
-        for number in range(1, 6):
+        for number in range(1, 4):
             client = Consumer({**CLIENT, "bootstrap.servers": broker.bootstrap_servers, "group.id": GROUP})
             places = [TopicPartition(TOPIC, index, number * 10 + index, f"round {number}") for index in range(3)]
             client.commit(offsets=places, asynchronous=False)
