@@ -43,7 +43,7 @@ def is_damage(tail: bytes, expected_offset: int, position: int) -> bool:
     if one_bit_explains(tail, expected_offset, position):
         return True
     survivor = _survivor(tail, expected_offset)
-    return survivor >= 0 and not _has_hole(tail[:survivor])
+    return survivor >= 0 and not _has_hole(tail[:survivor], expected_offset, position)
 
 
 def one_bit_explains(tail: bytes, expected_offset: int, position: int) -> bool:
@@ -105,8 +105,10 @@ def _survivor(tail: bytes, expected_offset: int) -> int:
     return -1
 
 
-def _has_hole(region: bytes) -> bool:
+def _has_hole(region: bytes, expected_offset: int, position: int) -> bool:
     """Whether part of the region was never written."""
-    if not any(region[: _MAGIC_AT + 1]):
-        return True  # no header ever has so many zeros
+    # What is left of the sector in which it begins; the batches before it were durable there.
+    first = min(_SECTOR_BYTES - position % _SECTOR_BYTES, _MAGIC_AT + 1)
+    if not any(region[:first]) and (first >= LENGTH_OVERHEAD or (first >= 8 and expected_offset > 0)):
+        return True  # an offset or a length should be there
     return bytes(_HOLE_BYTES) in region
