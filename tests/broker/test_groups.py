@@ -441,6 +441,20 @@ def test_offsets_of_deleted_topics_are_forgotten() -> None:
     run(main())
 
 
+def test_offsets_of_topics_that_a_crash_left_behind_are_forgotten_at_the_start() -> None:
+    async def main() -> None:
+        room = Room()
+        await room.commit(1)
+        await room.groups.commit(group="g", offsets=[OffsetToCommit("kept", 0, 2)])
+        await room.groups.stop()
+        room.groups = room._coordinator()
+        await room.groups.start(known_topics={"kept"})
+        await asyncio.sleep(1)
+        assert list(room.groups.group_offsets()) == [("g", "kept", 0, 2)]
+
+    run(main())
+
+
 def test_one_huge_decision_is_appended_in_several_batches() -> None:
     async def main() -> None:
         room = Room()

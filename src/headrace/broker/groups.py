@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -98,12 +98,18 @@ class GroupCoordinator:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Load what there is; returns when it is loaded, or cannot be for now."""
+    async def start(self, known_topics: Collection[str] | None = None) -> None:
+        """Load what there is; returns when it is loaded, or cannot be for now.
+
+        Offsets of topics that are not among `known_topics` are forgotten: a crash may have come between the deletion of
+        a topic and that of its offsets, and a new topic of that name must not inherit them.
+        """
         self._adopt(self._topic.find())
         loading = [shard.load() for shard in self._ready_or_not()]
         if loading:
             await asyncio.wait(loading, timeout=60)
+        if known_topics is not None:
+            self._forget({topic for _, topic, _, _ in self.group_offsets() if topic not in known_topics})
 
     async def stop(self) -> None:
         self._stopped = True
@@ -113,15 +119,11 @@ class GroupCoordinator:
 
     def changed(self, old: Image, new: Image) -> None:
         """The image moved on: offsets of topics that are gone are forgotten. To subscribe to the controller."""
-        gone = frozenset(
+        self._forget(
             name
             for name, topic in old.topics.items()
             if name not in new.topics or new.topics[name].topic_id != topic.topic_id
         )
-        if gone and self._shards:
-            task = asyncio.get_running_loop().create_task(self._forget_quietly(gone))
-            self._forgetting.add(task)
-            task.add_done_callback(self._forgetting.discard)
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -320,8 +322,15 @@ class GroupCoordinator:
     def _shard(self, log: OffsetsLog | None) -> GroupShard | None:
         return None if log is None else GroupShard(log, self._settings, clock=self._clock, workers=self._workers)
 
+    def _forget(self, topics: Iterable[str]) -> None:
+        gone = frozenset(topics)
+        if gone and self._shards:
+            task = asyncio.get_running_loop().create_task(self._forget_quietly(gone))
+            self._forgetting.add(task)
+            task.add_done_callback(self._forgetting.discard)
+
     async def _forget_quietly(self, topics: frozenset[str]) -> None:
         try:
             await self.forget_topics(topics)
         except ApiError:
-            pass  # the log is offline or loading; the offsets expire some day
+            pass  # the log is offline or loading; the next start forgets them
