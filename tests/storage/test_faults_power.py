@@ -223,3 +223,30 @@ def test_acknowledged_records_survive_power_cuts_at_any_point(block: int) -> Non
 @pytest.mark.parametrize("block", range(2))
 def test_a_truncated_log_is_the_old_one_or_the_new_one_after_a_power_cut(block: int) -> None:
     live_through(range(block * SEEDS, (block + 1) * SEEDS), truncates=True)
+
+
+# (seed, truncates) of lives that once ended badly.
+ONCE_BROKEN = [
+    (336, False), (399, False), (443, False), (450, False), (7037, False), (8165, False),
+    (231, True), (335, True), (590, True), (745, True), (930, True), (1437, True),
+    (2732, True), (3950, True), (4676, True), (4967, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("seed", "truncates"), ONCE_BROKEN)
+def test_a_life_that_once_ended_badly_ends_well(seed: int, truncates: bool) -> None:
+    Life(seed, truncates=truncates).run()
+
+
+def test_names_that_a_killed_process_never_synced_are_synced_by_the_next() -> None:
+    """Kill -9 after a roll, a recovery that acknowledges, then a power cut: the new segment must still be there."""
+    config = replace(TopicConfig(), segment_bytes=300)
+    for seed in range(20):
+        files = FaultyFiles()
+        log = Log.open(files, PATH, config, now_ms=1)
+        append(log, make_batch([b"a" * 250]))
+        append(log, make_batch([b"b" * 250]))
+        files = files.killed()
+        flushed = Log.open(files, PATH, config, now_ms=1).flushed_offset
+        assert flushed == 2
+        assert Log.open(files.power_cut(Random(seed)), PATH, config, now_ms=1).end_offset == 2

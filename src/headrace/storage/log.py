@@ -131,6 +131,8 @@ class Log:
             if segment.stored_size != segment.size:
                 backlog.chores.indexes.append(segment)
         self.producers.expire(now_ms, self.producer_expiry_ms)
+        if self.end_offset > self.recovery_point:
+            backlog.new_names = True  # after kill -9 there are segments whose names were never synced
         if backlog.chores or backlog.recut or self.end_offset > self.recovery_point:
             self.checkpoint()
         self._shelf.mark_flushed(self.end_offset, (self._shelf.active, self._shelf.active.size))

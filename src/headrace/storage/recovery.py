@@ -143,12 +143,11 @@ class _Examination:
 
     def _open_segments(self) -> None:
         bases = self._names["log"]
-        # The next segment's base bounds a segment: what ends at or below the start offset was removed before.
-        needed = [
-            base
-            for number, base in enumerate(bases)
-            if base == bases[-1] or bases[number + 1] > self._found.start_offset
-        ]
+        # The next segment's base bounds a segment: what ends at or below the start offset was removed before, or was
+        # about to be. It goes unless the producers must be replayed from it: removals wait for their snapshot.
+        snapshot_offset, _ = Snapshots(self._files, self._path, self._names["producers"]).newest()
+        limit_offset = min(self._found.start_offset, snapshot_offset)
+        needed = [base for number, base in enumerate(bases) if base == bases[-1] or bases[number + 1] > limit_offset]
         interval_bytes = self._config.index_interval_bytes
         for base in needed:
             file = self._files.open(f"{self._path}/{segment_name(base)}.log")
