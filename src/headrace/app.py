@@ -29,6 +29,7 @@ from headrace.broker.service import Service
 from headrace.broker.topics import Topics
 from headrace.core.counters import Counters
 from headrace.gateways.kafka.server import KafkaServer
+from headrace.runtime import logs
 from headrace.runtime import loop as loops
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.disk import DiskFiles
@@ -201,14 +202,14 @@ class Node:
         service.node = self._node_record(port)
         if service.image.brokers.get(service.node.node_id) != service.node:
             await service.controller.propose([service.node])
-        await service.groups.start()
+        await service.groups.start(known_topics=service.image.topics)
         self._undo.push_async_callback(service.groups.stop)
         housekeeping.start(cataloguing)
         self._undo.push_async_callback(housekeeping.stop)
         self._undo.push_async_callback(flusher.drain)
         await kafka.start()
         self._undo.callback(kafka.refuse_new)
-        probe = asyncio.create_task(loops.probe(self._counters.loop_delay_seconds), name="loop-probe")
+        probe = asyncio.create_task(loops.probe(self._counters.loop_delay_seconds, each=logs.sweep), name="loop-probe")
         self._undo.callback(probe.cancel)
         self.addresses = Addresses(self._settings.kafka.host, port)
         if self._settings.http.enabled:

@@ -23,6 +23,8 @@ from headrace.storage.settings import StorageSettings
 # Variables with our prefix that are no settings.
 OTHER_VARIABLES: Final[Mapping[str, str]] = {
     "HEADRACE_CONFIG": "Path of the YAML file, as `--config`.",
+    "HEADRACE_BOOTSTRAP": "Address of the broker for the verbs that talk to one, as `--bootstrap`.",
+    "HEADRACE_DEBUG": "Show tracebacks, as `--debug`.",
 }
 
 

@@ -175,15 +175,16 @@ async def _wait(
         for partition in watched:
             partition.watch(poll)
         try:
+            # Read again now that we watch: something may have come since the last look.
+            reading = _read(ctx, wanted, max_bytes)
+            if reading.cold:
+                return await _warm(ctx, reading)
+            if reading.size_bytes >= min_bytes or reading.failed or not reading.watched or loop.time() >= deadline:
+                return _encode(ctx, reading)
             await poll.wait(max(0.0, deadline - loop.time()))
         finally:
             for partition in watched:
                 partition.unwatch(poll)
-        reading = _read(ctx, wanted, max_bytes)
-        if reading.cold:
-            return await _warm(ctx, reading)
-        if reading.size_bytes >= min_bytes or reading.failed or not reading.watched or loop.time() >= deadline:
-            return _encode(ctx, reading)
 
 
 def _encode(ctx: Context, reading: Reading) -> Encoded:

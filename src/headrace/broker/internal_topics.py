@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.broker.topics import Topics
 
 OFFSETS_TOPIC = "__consumer_offsets"
+SEGMENT_BYTES = 4 * 1024 * 1024
 
 
 class InternalTopic:
@@ -35,7 +36,12 @@ class InternalTopic:
 
     async def ensure(self) -> list[Partition | None]:
         """The same, after making the topic if need be. Raises ApiError."""
-        configs = {"cleanup.policy": "compact", "compression.type": "producer"}
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "headrace.flush": "ack",  # what coordinators decided is always synced
+            "segment.bytes": str(SEGMENT_BYTES),  # small, so that a rewrite frees space
+        }
         await self._topics.ensure_one(NewTopic(self._name, self._count, configs=configs))
         await self._partitions.settled()
         return self.find()

@@ -10,9 +10,7 @@ import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
-
-import typer
+from typing import TYPE_CHECKING
 
 from headrace.core.errors import ConfigError
 
@@ -29,23 +27,17 @@ HELP = """Run a broker in the foreground. Ctrl-C or SIGTERM stops it cleanly.
 Every setting is a flag, a variable HEADRACE_SECTION_NAME and a key in the --config file, in this order of precedence.
 """
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-
-@app.command(
-    help=HELP,
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-)
-def serve(ctx: typer.Context) -> None:
-    args = list(ctx.args)
-    if "--help" in args or "-h" in args:
+def direct(words: list[str]) -> None:
+    """The verb, without Typer: every setting is a flag, and the start must be quick."""
+    if "--help" in words or "-h" in words:
         print(_help())
         return
     begun = _process_start()
-    settings = _settings(args)
-    from headrace.runtime import logs, loop
+    settings = _settings(words)
+    from headrace.runtime import allocator, logs, loop
 
+    allocator.keep_freed_memory()
     logs.configure(settings.log)
     try:
         loop.run(_serve(settings, begun))
@@ -63,12 +55,12 @@ def _help() -> str:
     return "\n".join(lines)
 
 
-def _settings(args: list[str]) -> Settings:
+def _settings(given: list[str]) -> Settings:
     from headrace.settings import flags_of, load
 
     path = os.environ.get("HEADRACE_CONFIG")
     rest = []
-    words = iter(args)
+    words = iter(given)
     for word in words:
         if word == "--config":
             path = next(words, None)
@@ -126,8 +118,3 @@ def _process_start() -> float:
         return time.time() - age
     except (OSError, ValueError, IndexError):
         return time.time()
-
-
-def main(args: list[str]) -> Any:
-    """For tests: run with these words."""
-    return typer.main.get_command(app).main(args=args, standalone_mode=False)

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.apis import TABLE, api_versions
@@ -22,6 +23,7 @@ from headrace.apis.api import Api, Context, Encoded
 from headrace.core import limits
 from headrace.core.counters import Histogram
 from headrace.core.errors import ApiError, ProtocolError
+from headrace.core.logs import REQUEST, RequestLine
 from headrace.core.ports import Buffer
 from headrace.wire.frames import FrameSplitter
 from headrace.wire.headers import RequestHeader, parse_request_header, response_header
@@ -61,6 +63,7 @@ class Connection(asyncio.Protocol):
         self._tasks: dict[asyncio.Future[Outcome], None] = {}
         self._held_bytes = 0  # of answers that are made and not given to the transport
         self._busy = False
+        self._flushing = False
         self._resuming = False
         self._reading = True
         self._writable = True
@@ -158,10 +161,15 @@ class Connection(asyncio.Protocol):
             request = api.decode(header.api_version, frame, header.body_offset)
         context = Context(self._service, header.api_version, header.client_id, self.host, header.correlation_id)
         begun = self._monotonic()
+        line = REQUEST.set(RequestLine(api.name, header.correlation_id, header.client_id, self.host))
         try:
             outcome = api.handle(context, request)
+            if isinstance(outcome, CoroutineType):
+                outcome = self._loop.create_task(outcome)  # its log lines carry the request, too
         except ApiError as error:
             outcome = self._excuse(api, context, request, error)
+        finally:
+            REQUEST.reset(line)
         if outcome is None or isinstance(outcome, Encoded | dict):
             if self._slots:
                 slot = Slot()
@@ -173,7 +181,7 @@ class Connection(asyncio.Protocol):
             return
         slot = Slot()
         self._slots.append(slot)
-        future: asyncio.Future[Outcome] = asyncio.ensure_future(outcome)  # type: ignore[arg-type]
+        future = cast("asyncio.Future[Outcome]", outcome)
         self._tasks[future] = None
         future.add_done_callback(lambda done: self._finished(done, slot, api, header, context, request, begun))
 
@@ -209,9 +217,15 @@ class Connection(asyncio.Protocol):
         slots, out = self._slots, self._out
         while slots and slots[0].parts is not None:
             out.extend(slots.popleft().parts or ())
-        if not self._busy:
-            self._flush()
-            self._pace()
+        if not self._busy and not self._flushing:
+            # Others that finish in this turn of the loop (one sync ends many waits) leave in the same write.
+            self._flushing = True
+            self._loop.call_soon(self._flush_all)
+
+    def _flush_all(self) -> None:
+        self._flushing = False
+        self._flush()
+        self._pace()
 
     def _excuse(self, api: Api, context: Context, request: Any, error: ApiError) -> Outcome:
         if api.on_error is None:
