@@ -218,7 +218,6 @@ const scenarios = {
     assert.ok((await admin.listGroups()).groups.some((each) => each.groupId === groupId));
     const committed = async () => (await admin.fetchOffsets({ groupId, topics: [topic] }))[0].partitions[0].offset;
     assert.equal(await committed(), "10");
-    await admin.resetOffsets({ groupId, topic, earliest: true });
     await admin.setOffsets({ groupId, topic, partitions: [{ partition: 0, offset: "3" }] });
     assert.equal(await committed(), "3");
     await admin.deleteGroups([groupId]);
