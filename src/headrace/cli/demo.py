@@ -150,8 +150,9 @@ class Shop:
         from confluent_kafka.admin import AdminClient, NewTopic
         from rich.live import Live
 
-        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers})
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers}, logger=SILENT)
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(10)
+        del admin  # it would remark on the broker's absence
         self._note(f"topic {TOPIC!r} with {PARTITIONS} partitions; two tills join group {GROUP!r}")
         for till in self._tills:
             till.start()
