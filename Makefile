@@ -17,8 +17,9 @@ $(BIN)/uv:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 
-$(READY): pyproject.toml uv.lock | $(BIN)/uv
-	@VIRTUAL_ENV=$(VENV) $(BIN)/uv sync --quiet --frozen --inexact --extra dev --compile-bytecode --active
+$(READY): pyproject.toml requirements.lock | $(BIN)/uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
 demo: $(READY)  ## start a broker, run a small stream of orders through it, show what happened
@@ -47,7 +48,8 @@ docs: $(READY)  ## regenerate docs/settings.md and docs/apis.md
 	$(BIN)/python -m headrace.reference
 
 lock: $(BIN)/uv  ## resolve the dependencies anew
-	$(BIN)/uv lock --upgrade
+	$(BIN)/uv pip compile --quiet --upgrade pyproject.toml --extra dev --extra spark --universal --generate-hashes \
+		--no-emit-index-url --no-header --output-file requirements.lock
 
 clean:  ## remove the virtual environment, caches and build output
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

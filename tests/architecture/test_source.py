@@ -159,7 +159,7 @@ def test_every_module_says_what_it_is() -> None:
     assert [module.path for module in modules() if module.text.strip() and not ast.get_docstring(module.tree)] == []
 
 
-@pytest.mark.parametrize("name", ["uv.lock", "pyproject.toml"])
-def test_packages_come_from_the_public_index_only(name: str) -> None:
-    hosts = set(re.findall(r"https?://([^/\"\s]+)", (ROOT / name).read_text(encoding="utf-8")))
-    assert hosts <= {"pypi.org", "files.pythonhosted.org"}
+@pytest.mark.parametrize("name", ["requirements.lock", "pyproject.toml"])
+def test_packages_are_named_and_not_addressed(name: str) -> None:
+    """Where packages come from is the business of whoever installs them."""
+    assert re.findall(r"https?://\S+", (ROOT / name).read_text(encoding="utf-8")) == []
