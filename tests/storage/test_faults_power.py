@@ -228,7 +228,7 @@ def test_a_truncated_log_is_the_old_one_or_the_new_one_after_a_power_cut(block: 
 # (seed, truncates) of lives that once ended badly.
 ONCE_BROKEN = [
     (336, False), (399, False), (443, False), (450, False), (7037, False), (8165, False),
-    (231, True), (335, True), (590, True), (745, True), (930, True), (1437, True),
+    (231, True), (335, True), (590, True), (745, True), (930, True), (1437, True), (11100, True),
     (2732, True), (3950, True), (4676, True), (4967, True),
 ]  # fmt: skip
 

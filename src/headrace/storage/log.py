@@ -14,7 +14,6 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, DiskFullError, ErrorCode, StorageError
@@ -26,7 +25,7 @@ from headrace.storage.segment import Segment, SegmentSummary
 from headrace.storage.shelf import Shelf
 from headrace.storage.snapshots import Snapshots
 from headrace.storage.span import Span
-from headrace.storage.stamping import follow, stamp_batches
+from headrace.storage.stamping import Appended, follow, stamp_batches
 from headrace.storage.sync import Backlog, Sync, encode_offset
 
 if TYPE_CHECKING:
@@ -40,16 +39,6 @@ __all__ = ["Appended", "Found", "LatestTimeLookup", "Log", "SegmentSummary", "Sp
 
 PRODUCER_EXPIRY_MS: Final = 24 * 60 * 60 * 1000
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
-
-
-@dataclass(slots=True)
-class Appended:
-    """Where an append landed."""
-
-    base_offset: int
-    last_offset: int
-    append_time_ms: int  # -1 unless the topic stamps LogAppendTime
-    duplicate: bool = False  # the producer had sent this batch before; the offsets are those of the first time
 
 
 class Log:
@@ -119,6 +108,9 @@ class Log:
             if segment.file.size > segment.size:
                 segment.file.truncate(segment.size)
                 backlog.recut.append(segment)
+        active = self._shelf.active
+        if found.segments and active.stored_size != active.size and active not in backlog.recut:
+            backlog.recut.append(active)  # not closed cleanly: a killed process may have cut it and not synced that
         if found.surplus:
             # At once, and for good: a segment of the same name may be begun next. The old file must not come back in
             # its place, and no late removal may take the new one.
@@ -182,7 +174,7 @@ class Log:
             self._append_failed(segment, error)
             raise
 
-        self._note(segment, headers, leader_epoch if stamp else None, append_time_ms, now_ms)
+        self._note(segment, data, headers, leader_epoch if stamp else None, append_time_ms, now_ms)
         self.end_offset = next_offset
         self.size_bytes += size
         self._backlog.appended_bytes += size
@@ -191,6 +183,7 @@ class Log:
     def _note(
         self,
         segment: Segment,
+        data: bytearray,
         headers: Sequence[BatchHeader],
         leader_epoch: int | None,
         append_time_ms: int,
@@ -215,7 +208,7 @@ class Log:
                 first_time = last_time = append_time_ms
             segment.note(offset, following, header.size, first_time, last_time)
             if header.producer_id >= 0:
-                self.producers.add(header, offset, last_time, now_ms)
+                self.producers.add(header, offset, last_time, now_ms, data)
             offset = following
 
     def _repeat(self, first: Sent, last: Sent) -> Appended:
@@ -273,6 +266,14 @@ class Log:
     def end_offset_for(self, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) as OffsetForLeaderEpoch has it; (-1, -1) if unknown."""
         return self.epochs.end_offset_for(leader_epoch, self.end_offset)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Everything below is committed, or known to be aborted."""
+        return max(self.producers.transactions.first_unstable(high_watermark), self.start_offset)
+
+    def aborted_between(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of what a reader of committed records leaves out between two offsets."""
+        return self.producers.transactions.aborted.between(start_offset, end_offset)
 
     def segments(self) -> list[SegmentSummary]:
         return [segment.summary() for segment in self._shelf.segments]
@@ -382,6 +383,7 @@ class Log:
         if dropped and not any(offset >= first_offset for offset in self._snapshots.offsets):
             self._take_snapshot()  # what the producers sent before can be replayed no more
         self.start_offset = max(self.start_offset, first_offset)
+        self.producers.transactions.aborted.forget_before(self.start_offset)
         # Stored before the files go: should some of them come back, recovery knows that they are nothing to it.
         self._store_start_offset()
         if first_offset in self._snapshots.offsets:
@@ -436,8 +438,7 @@ class Log:
         self._snapshots.keep({at for at in self._snapshots.offsets if at <= cut_offset}, self._backlog.chores)
         self._remove_now()
         self._files.sync_directory(self.path)
-        start, self.producers = self._snapshots.newest(self._backlog.chores)
-        recovery.replay(self.producers, recovery.headers_from(shelf.segments, start), start, now_ms)
+        self.producers = recovery.restore_producers(self._snapshots, shelf.segments, now_ms, self._backlog.chores)
         if self.epochs.truncate_end(cut_offset):
             self._files.store(f"{self.path}/{recovery.LEADER_EPOCHS}", self.epochs.encode())
             self._backlog.chores.stores.pop(f"{self.path}/{recovery.LEADER_EPOCHS}", None)
