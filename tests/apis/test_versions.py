@@ -235,6 +235,28 @@ def test_a_valid_request_gets_a_whole_answer_without_error(peer: Peer, key: int,
     assert {code for _, code in errors(answer)} <= EXPECTED.get(key, set()), list(errors(answer))
 
 
+@pytest.mark.parametrize("version", range(TABLE[11].versions[0], TABLE[11].versions[1] + 1))
+def test_a_new_member_must_ask_twice_from_join_group_4_on(peer: Peer, version: int):
+    request = REQUESTS[11](Scene(peer))
+    answer = peer.call(11, version, request)
+    assert answer.member_id
+    if version >= 4:
+        assert answer.error_code == ErrorCode.member_id_required
+        answer = peer.call(11, version, request | {"member_id": answer.member_id})
+    assert answer.error_code == ErrorCode.none
+    assert answer.generation_id == 1
+
+
+@pytest.mark.parametrize("version", range(TABLE[9].versions[0], TABLE[9].versions[1] + 1))
+def test_an_unknown_group_has_no_offset_and_no_error(peer: Peer, version: int):
+    scene = Scene(peer)
+    scene.group = scene.fresh
+    answer = peer.call(9, version, REQUESTS[9](scene))
+    topics = answer.topics if version < 8 else answer.groups[0].topics
+    assert topics[0].partitions[0].committed_offset == -1
+    assert list(errors(answer)) == []
+
+
 @pytest.mark.parametrize(("key", "version"), ROWS, ids=IDS)
 def test_an_empty_request_gets_a_whole_answer(broker: Broker, key: int, version: int):
     with Peer(broker.bootstrap_servers) as peer:

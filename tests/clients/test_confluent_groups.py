@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+import urllib.request
 from collections.abc import Callable
 
 import pytest
@@ -98,6 +100,36 @@ def test_members_come_and_go_and_every_message_is_seen_once(headrace, strategy):
     assert second.owned == {0, 1, 2, 3}
     second.client.close()
     assert sorted(first.seen + second.seen) == sorted(expected)
+
+
+def group_errors(headrace_broker) -> dict[tuple[str, str], float]:
+    """How often each error was answered, by API and code, as the metrics page says."""
+    with urllib.request.urlopen(headrace_broker.http_url + "/metrics", timeout=10) as page:
+        rows = re.findall(r'^headrace_errors_total\{api="(\w+)",code="(\w+)"\} (\S+)', page.read().decode(), re.M)
+    return {(api, code.upper()): float(count) for api, code, count in rows}
+
+
+def test_healthy_members_that_rebalance_at_once_are_never_unknown(headrace, headrace_broker):
+    topic, group = headrace.topic(partitions=8), headrace.group()
+    before = group_errors(headrace_broker)
+    members = [Member(headrace, group, topic) for _ in range(5)]
+    run(members, lambda: {len(member.owned) for member in members} <= {1, 2} and owners(members) == 8)
+    members += [Member(headrace, group, topic) for _ in range(3)]
+    run(members, lambda: [len(member.owned) for member in members] == [1] * 8 and owners(members) == 8)
+    for member in members[::2]:
+        member.client.close()
+    run(members[1::2], lambda: owners(members[1::2]) == 8)
+    for member in members[1::2]:
+        member.client.close()
+    after = group_errors(headrace_broker)
+    told = {code for (api, code), count in after.items() if count > before.get((api, code), 0)}
+    assert "REBALANCE_IN_PROGRESS" in told, "the heartbeats' news of a rebalance are not counted"
+    assert told.isdisjoint({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "INCONSISTENT_GROUP_PROTOCOL"})
+
+
+def owners(members: list[Member]) -> int:
+    """How many partitions have an owner; two owners would be counted twice."""
+    return sum(len(member.owned) for member in members)
 
 
 def test_cooperative_members_keep_what_they_need_not_give(headrace):

@@ -230,9 +230,10 @@ class Connection(asyncio.Protocol):
     def _excuse(self, api: Api, context: Context, request: Any, error: ApiError) -> Outcome:
         if api.on_error is None:
             raise ProtocolError(f"{api.name}: {error}") from error
-        errors = self._service.counters.errors
-        errors[api.name, error.code] = errors.get((api.name, error.code), 0) + 1
-        return api.on_error(context, request, error)
+        answer = api.on_error(context, request, error)
+        if not answer.get("error_code"):  # it stands deeper in the answer; `_encode` counts those on top
+            self._service.count_error(api.name, error.code)
+        return answer
 
     def _encode(self, api: Api, header: RequestHeader, outcome: Outcome) -> Sequence[Buffer]:
         if outcome is None:
@@ -243,6 +244,8 @@ class Connection(asyncio.Protocol):
             size = len(head) + sum(map(len, parts))
             self._held_bytes += size + 4
             return (size.to_bytes(4, "big") + head, *parts)
+        if code := outcome.get("error_code"):
+            self._service.count_error(api.name, code)
         body = encode_answer(api.key, header.api_version, outcome)
         self._held_bytes += len(head) + len(body) + 4
         return ((len(head) + len(body)).to_bytes(4, "big") + head + body,)
