@@ -25,13 +25,12 @@ from headrace.storage.segment import Segment, SegmentSummary
 from headrace.storage.shelf import Shelf
 from headrace.storage.snapshots import Snapshots
 from headrace.storage.span import Span
-from headrace.storage.stamping import Appended, follow, stamp_batches
+from headrace.storage.stamping import Appended, follow, repeat, stamp_batches
 from headrace.storage.sync import Backlog, Sync, encode_offset
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
     from headrace.storage.epochs import Epochs
-    from headrace.storage.producers import Sent
     from headrace.storage.topic_config import TopicConfig
     from headrace.wire.batch import BatchHeader
 
@@ -149,7 +148,7 @@ class Log:
             if headers[0].producer_id >= 0 or len(headers) > 1:
                 repeated = self.producers.check_all(headers)
                 if repeated is not None:
-                    return self._repeat(*repeated)
+                    return repeat(*repeated, config)
             next_offset, newest, append_time_ms = stamp_batches(
                 data, headers, config, base_offset=base_offset, leader_epoch=leader_epoch, now_ms=now_ms
             )
@@ -210,10 +209,6 @@ class Log:
             if header.producer_id >= 0:
                 self.producers.add(header, offset, last_time, now_ms, data)
             offset = following
-
-    def _repeat(self, first: Sent, last: Sent) -> Appended:
-        append_time_ms = last.timestamp if self.config.timestamp_type == "LogAppendTime" else -1
-        return Appended(first.base_offset, last.last_offset, append_time_ms, duplicate=True)
 
     def _append_failed(self, segment: Segment, error: StorageError) -> None:
         if isinstance(error, DiskFailedError | CorruptionError):

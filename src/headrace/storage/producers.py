@@ -1,4 +1,4 @@
-"""What a log knows of its idempotent producers: the epoch and the last five batches of each.
+"""What a log knows of its producers: epoch, last five batches, and the transaction that is going on, of each.
 
 Rules (Kafka 4's):
 - A batch with the sequence range of one of the last five is a duplicate: it is answered with the first offsets.
@@ -6,10 +6,13 @@ Rules (Kafka 4's):
   older than the last five are out of order too: nothing tells them from a gap.
 - A new epoch begins at sequence 0; an older epoch is fenced. A producer that the log does not know may begin anywhere,
   since its state may have expired.
+- While a transaction is open, its producer writes nothing else, and no later epoch of it may join (KIP-890). A marker
+  ends the transaction and may bring a new epoch, which begins at sequence 0; an older epoch, or one from a coordinator
+  that was replaced, is refused.
+- Our own batches within a transaction (committed offsets) have no sequence: only their epoch is checked.
 - `check` changes nothing; `add` takes what was appended, and never refuses: the log is the truth.
-- The state at an offset is rebuilt from a snapshot at or below it and the headers of the batches between.
-
-Transactions are not followed yet. A control batch only moves the producer's epoch.
+- A producer with an open transaction does not expire.
+- The state at an offset is rebuilt from a snapshot at or below it and the batches between.
 """
 
 from __future__ import annotations
@@ -21,13 +24,17 @@ import msgspec
 from crc32c import crc32c
 
 from headrace.core.errors import ApiError, ErrorCode
+from headrace.storage.transactions import Marker, Transactions, read_marker
+from headrace.wire.layout import CONTROL, TRANSACTIONAL
 
 if TYPE_CHECKING:
+    from headrace.core.ports import Buffer
     from headrace.wire.batch import BatchHeader
 
 BATCHES_KEPT: Final = 5
 _SEQUENCE_MASK: Final = 2**31 - 1
-_CONTROL: Final = 0x20
+_VERSION: Final = 2
+_VERSIONS: Final = (1, _VERSION)  # in the first one nobody had transactions
 
 
 class Sent(NamedTuple):
@@ -47,20 +54,25 @@ class Producer(msgspec.Struct, array_like=True):
     next_sequence: int  # -1: none was sent in this epoch
     seen_ms: int
     batches: list[Sent]
+    first_offset: int = -1  # of the transaction that is open; -1: none is
+    coordinator_epoch: int = -1  # of the last marker
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
     version: int
     producers: dict[int, Producer]
+    aborted: bool = False  # there are aborted transactions, and the list of them is stored elsewhere
 
 
 class Producers:
     """See the module."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "lacks_aborted", "transactions")
 
     def __init__(self) -> None:
         self._known: dict[int, Producer] = {}
+        self.transactions = Transactions()
+        self.lacks_aborted = False  # a snapshot was read, and its list of aborted transactions is still to be found
 
     def __len__(self) -> int:
         return len(self._known)
@@ -78,25 +90,44 @@ class Producers:
             return None
         epoch, sequence = header.producer_epoch, header.base_sequence
         if epoch == known.epoch:
-            if sequence == known.next_sequence:
-                return None
-            last_sequence = (sequence + header.last_offset_delta) & _SEQUENCE_MASK
-            for sent in known.batches:
-                if sent.first_sequence == sequence and sent.last_sequence == last_sequence:
-                    return sent
-            if known.next_sequence < 0:
-                if sequence == 0:
-                    return None
-                raise _out_of_order(header, 0)
-            raise _out_of_order(header, known.next_sequence)
-        if epoch < known.epoch:
-            raise ApiError(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id} has epoch {epoch}, but epoch {known.epoch} was seen",
-            )
-        if sequence != 0:
+            if sequence != known.next_sequence and sequence >= 0:
+                last_sequence = (sequence + header.last_offset_delta) & _SEQUENCE_MASK
+                for sent in known.batches:
+                    if sent.first_sequence == sequence and sent.last_sequence == last_sequence:
+                        return sent
+                if sequence != max(known.next_sequence, 0):
+                    raise _out_of_order(header, max(known.next_sequence, 0))
+        elif epoch < known.epoch:
+            raise _fenced(header.producer_id, epoch, known)
+        elif sequence > 0:
             raise _out_of_order(header, 0)
+        if known.first_offset >= 0 and not self._goes_on(known, header):
+            raise ApiError(ErrorCode.invalid_txn_state, f"producer {header.producer_id} has another transaction to end")
         return None
+
+    @staticmethod
+    def _goes_on(known: Producer, header: BatchHeader) -> bool:
+        """Whether a batch belongs to the transaction that is open, or ends it."""
+        same_epoch = header.producer_epoch == known.epoch
+        return bool(header.attributes & CONTROL or (same_epoch and header.attributes & TRANSACTIONAL))
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        """Whether a marker of ours may be appended. Raises ApiError."""
+        known = self._known.get(producer_id)
+        if known is None:
+            return
+        if producer_epoch < known.epoch:
+            raise _fenced(producer_id, producer_epoch, known)
+        if coordinator_epoch < known.coordinator_epoch:
+            raise ApiError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"a coordinator of epoch {coordinator_epoch} comes after one of epoch {known.coordinator_epoch}",
+            )
+
+    def is_open(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has a transaction open, in this epoch."""
+        known = self._known.get(producer_id)
+        return known is not None and known.first_offset >= 0 and known.epoch == producer_epoch
 
     def check_all(self, headers: Sequence[BatchHeader]) -> tuple[Sent, Sent] | None:
         """`check` for several batches of one append: all are new, or all are duplicates."""
@@ -126,8 +157,8 @@ class Producers:
             raise _out_of_order(headers[0], -1)
         return found[0], found[-1]
 
-    def add(self, header: BatchHeader, base_offset: int, timestamp: int, now_ms: int) -> None:
-        """The batch of `header` is in the log at `base_offset`."""
+    def add(self, header: BatchHeader, base_offset: int, timestamp: int, now_ms: int, data: Buffer = b"") -> None:
+        """The batch of `header`, which lies in `data`, is in the log at `base_offset`."""
         epoch = header.producer_epoch
         known = self._known.get(header.producer_id)
         if known is None:
@@ -137,7 +168,15 @@ class Producers:
             known.next_sequence = -1
             known.batches = []
         known.seen_ms = now_ms
-        if header.attributes & _CONTROL:
+        if header.attributes & CONTROL:
+            marker = read_marker(data, header) if data else None
+            if marker is not None:
+                self._end(header.producer_id, known, marker, base_offset)
+            return
+        if header.attributes & TRANSACTIONAL and known.first_offset < 0:
+            known.first_offset = base_offset
+            self.transactions.begin(header.producer_id, base_offset)
+        if header.base_sequence < 0:
             return
         delta = header.last_offset_delta
         last_sequence = (header.base_sequence + delta) & _SEQUENCE_MASK
@@ -147,31 +186,49 @@ class Producers:
             del batches[0]
         batches.append(Sent(header.base_sequence, last_sequence, base_offset, base_offset + delta, timestamp))
 
+    def _end(self, producer_id: int, known: Producer, marker: Marker, offset: int) -> None:
+        known.coordinator_epoch = marker.coordinator_epoch
+        if known.first_offset >= 0:
+            known.first_offset = -1
+            self.transactions.end(producer_id, offset, commit=marker.commit)
+
     def expire(self, now_ms: int, expiry_ms: int) -> int:
         """Forget producers that were silent for `expiry_ms`; returns how many."""
-        silent = [pid for pid, known in self._known.items() if now_ms - known.seen_ms >= expiry_ms]
+        silent = [
+            pid for pid, known in self._known.items() if now_ms - known.seen_ms >= expiry_ms and known.first_offset < 0
+        ]
         for pid in silent:
             del self._known[pid]
         return len(silent)
 
     def encode(self) -> bytes:
-        body = msgspec.msgpack.encode(_Snapshot(1, self._known))
+        body = msgspec.msgpack.encode(_Snapshot(_VERSION, self._known, bool(self.transactions.aborted)))
         return crc32c(body).to_bytes(4, "big") + body
 
     @classmethod
     def decode(cls, content: bytes | None) -> Producers | None:
-        """None if there is no content, or if it is damaged."""
+        """None if there is no content, or if it is damaged. See `lacks_aborted`."""
         if content is None or len(content) < 4 or int.from_bytes(content[:4], "big") != crc32c(content[4:]):
             return None
         try:
             snapshot = msgspec.msgpack.decode(content[4:], type=_Snapshot)
         except msgspec.DecodeError:
             return None
-        if snapshot.version != 1:
+        if snapshot.version not in _VERSIONS:
             return None
         producers = cls()
         producers._known = snapshot.producers
+        producers.lacks_aborted = snapshot.aborted
+        ongoing = [(known.first_offset, pid) for pid, known in snapshot.producers.items() if known.first_offset >= 0]
+        for first_offset, pid in sorted(ongoing):
+            producers.transactions.begin(pid, first_offset)
         return producers
+
+
+def _fenced(producer_id: int, epoch: int, known: Producer) -> ApiError:
+    return ApiError(
+        ErrorCode.invalid_producer_epoch, f"producer {producer_id} has epoch {epoch}, but epoch {known.epoch} was seen"
+    )
 
 
 def _out_of_order(header: BatchHeader, expected: int) -> ApiError:

@@ -38,6 +38,7 @@ from headrace.wire.batch import BatchHeader, crc_matches
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
+    from headrace.storage.sync import Chores
     from headrace.storage.topic_config import TopicConfig
 
 START_OFFSET: Final = "start-offset"
@@ -293,12 +294,14 @@ class _Examination:
         if not found.segments:
             return
         first_offset = max(snapshot_offset, found.segments[0].base_offset)
+        if found.producers.lacks_aborted:
+            find_aborted(found.producers, found.segments, snapshot_offset)
         if first_offset >= self._scanned_from and self._last_producer_offset < first_offset:
             return  # the scan has seen all of it, and no producer
-        replay(found.producers, self._headers(snapshot_offset), snapshot_offset, now_ms)
+        replay(found.producers, batches_from(found.segments, snapshot_offset), snapshot_offset, now_ms)
 
     def _headers(self, offset: int) -> Iterator[BatchHeader]:
-        return headers_from(self._found.segments, offset)
+        return (header for header, _ in batches_from(self._found.segments, offset))
 
     def _list_surplus(self) -> None:
         found = self._found
@@ -318,23 +321,44 @@ class _Examination:
         found.surplus = list(dict.fromkeys(found.surplus))
 
 
-def headers_from(segments: list[Segment], offset: int) -> Iterator[BatchHeader]:
-    """Headers of the batches that end at or after `offset`. Blocking."""
+def batches_from(segments: list[Segment], offset: int) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Batches that end at or after `offset`: headers, and the buffers that they lie in. Blocking."""
     for segment in segments:
         if segment.end_offset <= offset or not segment.size:
             continue
         index = segment.warm()
         start = index.positions[index.block_of_offset(offset)]
-        for _, header, _ in walk(segment.file, start, segment.size):
+        for _, header, data in walk(segment.file, start, segment.size):
             if header.base_offset + header.last_offset_delta >= offset:
-                yield header
+                yield header, data
 
 
-def replay(producers: Producers, headers: Iterator[BatchHeader], offset: int, now_ms: int) -> None:
+def replay(
+    producers: Producers, batches: Iterator[tuple[BatchHeader, bytes]], offset: int, now_ms: int, *, until: int = 2**63
+) -> None:
     """Tell `producers` of the batches from `offset` on. They count as seen now: nobody knows when they came."""
-    for header in headers:
+    for header, data in batches:
+        if header.base_offset >= until:
+            return
         if header.producer_id >= 0 and header.base_offset >= offset:
-            producers.add(header, header.base_offset, header.max_timestamp, now_ms)
+            producers.add(header, header.base_offset, header.max_timestamp, now_ms, data)
+
+
+def find_aborted(producers: Producers, segments: list[Segment], offset: int) -> None:
+    """Rebuild the list of what was aborted before `offset`, from all that is left of the log. Blocking."""
+    fresh = Producers()
+    replay(fresh, batches_from(segments, 0), 0, 0, until=offset)
+    producers.transactions.aborted = fresh.transactions.aborted
+    producers.lacks_aborted = False
+
+
+def restore_producers(snapshots: Snapshots, segments: list[Segment], now_ms: int, unstored: Chores) -> Producers:
+    """The producers as of the end of the log. Blocking."""
+    offset, producers = snapshots.newest(unstored)
+    if producers.lacks_aborted:
+        find_aborted(producers, segments, offset)
+    replay(producers, batches_from(segments, offset), offset, now_ms)
+    return producers
 
 
 def faults_of(segments: list[Segment], epochs: Epochs) -> list[Fault]:

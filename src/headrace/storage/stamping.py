@@ -9,14 +9,26 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.wire.batch import stamp, stamp_append_time
 
 if TYPE_CHECKING:
+    from headrace.storage.producers import Sent
     from headrace.storage.topic_config import TopicConfig
     from headrace.wire.batch import BatchHeader
+
+
+@dataclass(slots=True)
+class Appended:
+    """Where an append landed."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int  # -1 unless the topic stamps LogAppendTime
+    duplicate: bool = False  # the producer had sent this batch before; the offsets are those of the first time
 
 
 def stamp_batches(
@@ -47,6 +59,12 @@ def stamp_batches(
         stamp(data, header, base_offset=base_offset, leader_epoch=leader_epoch)
         base_offset += header.last_offset_delta + 1
     return base_offset, newest, append_time_ms
+
+
+def repeat(first: Sent, last: Sent, config: TopicConfig) -> Appended:
+    """The answer to batches that were appended before."""
+    append_time_ms = last.timestamp if config.timestamp_type == "LogAppendTime" else -1
+    return Appended(first.base_offset, last.last_offset, append_time_ms, duplicate=True)
 
 
 def follow(headers: Sequence[BatchHeader], next_offset: int) -> tuple[int, int]:
