@@ -58,6 +58,19 @@ class Index:
         """The number of the first block with a batch at or after `timestamp`; `len(self)` if there is none."""
         return bisect_left(self.times, timestamp)
 
+    def last_boundary(self, start: int, max_bytes: int, end: int, end_offset: int) -> tuple[int, int]:
+        """(position, offset) of the last batch boundary known at or before `start + max_bytes`, or else the next one.
+
+        `end` and `end_offset` are the boundary that is not to be passed.
+        """
+        positions = self.positions
+        entry = bisect_right(positions, start + max_bytes) - 1
+        if positions[entry] <= start:
+            entry += 1  # at least one batch, however large
+        if entry < len(positions) and positions[entry] < end:
+            return positions[entry], self.offsets[entry]
+        return end, end_offset
+
     def encode(self, extent: Extent) -> tuple[bytes, bytes]:
         """The content of the offset index file and of the time index file."""
         flags = _GAPPED if extent.gapped else 0

@@ -31,12 +31,15 @@ class TimeLookup:
     def __init__(self, timestamp: int, start_offset: int, places: list[tuple[Segment, int, int]]) -> None:
         self._timestamp = timestamp
         self._start_offset = start_offset
-        self._places = places  # segment, position to begin at, size of the segment
+        self._places = places  # segment, position to begin at (-1: the index knows), size of the segment
 
     def run(self) -> Found | None:
         """The first record at or after the time; None if there is none. Blocking."""
         for segment, position, size in self._places:
             try:
+                if position < 0:
+                    index = segment.offer_index()
+                    position = index.positions[index.block_of_time(self._timestamp)]
                 found = self._search(segment, position, size)
             except StorageError as error:
                 if segment.removed or size > segment.size:

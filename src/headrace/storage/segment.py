@@ -5,7 +5,8 @@ Rules:
 - `size` is what the log holds; the file may be longer while a failed append is still to be cut off.
 - A segment that was removed from its log may still be in the hands of a reader: that reader gets
   OFFSET_OUT_OF_RANGE, never bytes of something else.
-- A sealed segment may drop its index; `warm` loads it again, or builds it again from the log.
+- A sealed segment may drop its index. Then a worker finds it again, in its file or from the log, and offers it; the
+  owner accepts it if the segment is still what it was. So the owner waits for no disk.
 """
 
 from __future__ import annotations
@@ -71,6 +72,8 @@ class Segment:
 
     __slots__ = (
         "_due",
+        "_offered",
+        "awaited",
         "base_offset",
         "end_offset",
         "file",
@@ -107,6 +110,8 @@ class Segment:
         self.removed = False
         self.unseen_bytes = 0  # the first so many bytes were neither written nor checked by this process
         self._due = 0
+        self.awaited = False  # somebody was sent for the index
+        self._offered: tuple[Extent, Index, bool] | None = None
 
     def note(self, base_offset: int, next_offset: int, size: int, first_timestamp: int, max_timestamp: int) -> None:
         """A batch of `size` bytes was appended at the end."""
@@ -152,21 +157,44 @@ class Segment:
 
     def warm(self) -> Index:
         """The index, loaded or built again if it was dropped. Blocking if it was."""
-        if self.index is None:
-            loaded = self.load_index()
-            if loaded is not None and loaded[1] == self.extent():
-                self.index = loaded[0]
-            else:
-                self._rebuild()
+        if self.index is None and not self.accept():
+            self.awaited = True
+            self.offer_index()
+            self.accept()
         assert self.index is not None
         return self.index
+
+    def accept(self) -> bool:
+        """Take over the index that a worker has found; False if there is none."""
+        offered, self._offered = self._offered, None
+        if offered is None or offered[0] != self.extent():
+            return False
+        self.index = offered[1]
+        self.awaited = False
+        if not offered[2]:
+            self.stored_size = -1  # its file is no good: keep it
+        return True
+
+    def offer_index(self) -> Index:
+        """The index, from memory or from the disk. Blocking; for any thread."""
+        index = self.index
+        if index is not None:
+            return index
+        extent = self.extent()
+        loaded = self.load_index()
+        stored = loaded is not None and loaded[1] == extent
+        index = loaded[0] if loaded is not None and stored else self._rebuilt()
+        if self.awaited:
+            self._offered = (extent, index, stored)
+        return index
 
     def cool(self) -> None:
         """Drop the index of a sealed segment from memory, if it can be loaded again."""
         if self.sealed and self.stored_size == self.size:
-            self.index = None
+            self.index = self._offered = None
+            self.awaited = False
 
-    def _rebuild(self) -> None:
+    def _rebuilt(self) -> Index:
         fresh = Segment(self.files, "", self.base_offset, self.file, interval_bytes=self.interval_bytes)
         for position, header, data in walk(self.file, 0, self.size):
             if not crc_matches(data, header):
@@ -174,8 +202,8 @@ class Segment:
             fresh.note_header(header)
         if fresh.size != self.size:
             raise CorruptionError(f"{self.path}.log: bytes at position {fresh.size} are no batch")
-        self.index = fresh.index
-        self.stored_size = -1
+        assert fresh.index is not None
+        return fresh.index
 
     def extent(self) -> Extent:
         return Extent(
@@ -217,12 +245,13 @@ class Segment:
         rewrite(self.files, f"{self.path}.timeindex", times)
         self.stored_size = self.size
 
-    def position_of(self, offset: int) -> tuple[int, int]:
+    def position_of(self, offset: int, index: Index | None = None) -> tuple[int, int]:
         """(position, base offset) of the first batch that ends at or after `offset`. Blocking.
 
         (size, end offset) if there is none.
         """
-        index = self.warm()
+        if index is None:
+            index = self.warm()
         if offset >= self.end_offset or not len(index):
             return self.size, self.end_offset
         block = index.block_of_offset(offset)
@@ -230,6 +259,14 @@ class Segment:
             if header.base_offset + header.last_offset_delta >= offset:
                 return position, header.base_offset
         raise CorruptionError(f"{self.path}.log: offset {offset} is not where the index has it")
+
+    def start_of(self, offset: int, index: Index) -> tuple[int, int]:
+        """Where to read from to find `offset`, and the offset before which batches are to be skipped, or -1."""
+        if self.gapped:
+            # The block may end before `offset`: what is wanted may begin in the next one. This reads, but little.
+            return self.position_of(offset, index)[0], -1
+        block = index.block_of_offset(offset)
+        return index.positions[block], -1 if index.offsets[block] == offset else offset
 
     def summary(self) -> SegmentSummary:
         return SegmentSummary(

@@ -5,7 +5,7 @@ Rules:
 - A span ends at a batch boundary that is known without reading: an index entry, the end of a segment, or the flushed
   offset. It begins at one, too; if it begins early, the span itself skips what was not asked for.
 - Readers that go forward cost no search: where a span ended is remembered for the one who comes next.
-- The indexes of only a few sealed segments stay in memory.
+- The indexes of only a few sealed segments stay in memory. What is asked of the others finds its place in a worker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.storage.lookup import LatestTimeLookup, TimeLookup
 from headrace.storage.segment import Segment, segment_name
-from headrace.storage.span import Span
+from headrace.storage.span import ColdSpan, Span
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
@@ -126,7 +126,10 @@ class Shelf:
             segment, start = place
             wanted = -1
         else:
-            segment, start, wanted = self._start_of(offset)
+            segment = self._segment_of(offset)
+            if segment.index is None and not self._is_warm(segment):
+                return ColdSpan(segment, offset, max_bytes, limit_offset, self._epochs)
+            start, wanted = segment.start_of(offset, self.keep_warm(segment))
 
         if limit_offset >= segment.end_offset:
             end = segment.size
@@ -136,38 +139,37 @@ class Shelf:
             if flushed is not None and limit_offset == self._flushed_offset and flushed[0] is segment:
                 end = flushed[1]
                 next_offset = limit_offset
+            elif segment.index is None and not self._is_warm(segment):
+                return ColdSpan(segment, offset, max_bytes, limit_offset, self._epochs)
             else:
                 end, next_offset = self._limit_in(segment, limit_offset)
                 if offset >= next_offset or end <= start:
                     return None
         if end - start > max_bytes:
-            index = segment.index or self.keep_warm(segment)
-            positions = index.positions
-            entry = bisect_right(positions, start + max_bytes) - 1
-            if positions[entry] <= start:
-                entry += 1  # at least one batch, however large
-            if entry < len(positions) and positions[entry] < end:
-                end = positions[entry]
-                next_offset = index.offsets[entry]
+            if segment.index is None and not self._is_warm(segment):
+                return ColdSpan(segment, offset, max_bytes, limit_offset, self._epochs)
+            end, next_offset = self.keep_warm(segment).last_boundary(start, max_bytes, end, next_offset)
         if next_offset not in memo:
             if len(memo) >= _MEMO_ENTRIES:
                 del memo[next(iter(memo))]
             memo[next_offset] = (segment, end)
         return Span(segment, start, end - start, wanted, next_offset, self._epochs)
 
-    def _start_of(self, offset: int) -> tuple[Segment, int, int]:
-        """(segment, position, offset before which batches are to be skipped, or -1)."""
+    def _segment_of(self, offset: int) -> Segment:
         number = self.number_of(offset)
         segment = self.segments[number]
         while offset >= segment.end_offset:  # between two segments, where offsets are missing
             number += 1
             segment = self.segments[number]
-        index = segment.index or self.keep_warm(segment)
-        if segment.gapped:
-            # The block may end before `offset`: what is wanted may begin in the next one. This reads, but little.
-            return segment, segment.position_of(offset)[0], -1
-        block = index.block_of_offset(offset)
-        return segment, index.positions[block], -1 if index.offsets[block] == offset else offset
+        return segment
+
+    def _is_warm(self, segment: Segment) -> bool:
+        """Whether a segment without index has been offered one. If not, it expects one from the next reader."""
+        if segment.accept():
+            return True
+        segment.awaited = True
+        self._remember(segment)
+        return False
 
     def _limit_in(self, segment: Segment, limit_offset: int) -> tuple[int, int]:
         """(position, offset) of the boundary at or below `limit_offset`. Reads a little where it is not known."""
@@ -181,12 +183,15 @@ class Shelf:
         return position, min(boundary, limit_offset)
 
     def keep_warm(self, segment: Segment) -> Index:
-        """A segment's index, kept in memory for a while."""
+        """A segment's index, kept in memory for a while. Blocking unless it is there."""
         index = segment.warm()
+        self._remember(segment)
+        return index
+
+    def _remember(self, segment: Segment) -> None:
         if segment.sealed and segment not in self._warm:
             self._warm.append(segment)
             self._cool_down()
-        return index
 
     def _cool_down(self) -> None:
         for old in self._warm[:-_WARM_SEGMENTS]:
@@ -202,8 +207,7 @@ class Shelf:
             if places:
                 places.append((segment, 0, segment.size))
             elif segment.max_timestamp >= timestamp:
-                index = self.keep_warm(segment)
-                places.append((segment, index.positions[index.block_of_time(timestamp)], segment.size))
+                places.append((segment, -1, segment.size))
         return TimeLookup(timestamp, start_offset, places)
 
     def find_latest_time(self, start_offset: int) -> LatestTimeLookup:

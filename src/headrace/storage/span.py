@@ -100,3 +100,39 @@ class Span:
         if segment.removed or self._position + self._length > segment.size:
             return ApiError(ErrorCode.offset_out_of_range, "the records were removed while they were read")
         return error
+
+
+class ColdSpan(Span):
+    """A span in a sealed segment whose index is not in memory: it finds its place when it is read.
+
+    Until then `size_bytes` is a guess, and `next_offset` is where it begins.
+    """
+
+    __slots__ = ("_limit_offset", "_max_bytes", "_offset")
+
+    def __init__(self, segment: Segment, offset: int, max_bytes: int, limit_offset: int, epochs: Epochs) -> None:
+        super().__init__(segment, 0, min(max_bytes, segment.size), -1, offset, epochs)
+        self._offset = offset
+        self._max_bytes = max_bytes
+        self._limit_offset = limit_offset
+
+    def read_now(self) -> bytes | None:
+        return None
+
+    def read(self) -> bytes:
+        segment, offset, limit_offset = self._segment, self._offset, self._limit_offset
+        try:
+            index = segment.offer_index()
+            start, self._wanted = segment.start_of(offset, index)
+            end, next_offset = segment.size, segment.end_offset
+            if limit_offset < next_offset:
+                end, boundary = segment.position_of(limit_offset, index)
+                next_offset = min(boundary, limit_offset)
+        except StorageError as error:
+            raise self._reason(error) from error
+        if offset >= next_offset or end <= start:
+            return b""
+        if end - start > self._max_bytes:
+            end, next_offset = index.last_boundary(start, self._max_bytes, end, next_offset)
+        self._position, self._length, self.next_offset = start, end - start, next_offset
+        return super().read()
