@@ -27,7 +27,7 @@ from headrace.wire.schema import FIXED, WireField, message_class, wire_fields
 
 ROWS = [(api.key, version) for api in TABLE.values() for version in range(api.versions[0], api.versions[1] + 1)]
 FUZZ = settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 NOTICE_SECONDS = 1.0  # how long another connection may have to wait for an answer; this machine may be busy
 
