@@ -68,7 +68,7 @@ class Producer:
         self.ending = None
 
 
-WHICH = st.integers(0, 5)
+WHICH = st.sampled_from([0, 0, 0, 1, 1, 2])  # the newest first
 PLACE = st.integers(0, PARTITIONS - 1)
 HOW = st.sampled_from(["commit", "abort"])
 
@@ -86,7 +86,7 @@ class History(RuleBasedStateMachine):
         self.newest: Who = (-1, -1)
         if epoch:
             self.stage.given(Transaction(5, epoch, State.EMPTY, TIMEOUT_MS, update_ms=WALL))
-        self.come(bump)
+        self.come(bump, False)
 
     def _one(self, which: int) -> Producer:
         return self.producers[-1 - which % len(self.producers)]
@@ -105,11 +105,16 @@ class History(RuleBasedStateMachine):
 
     # -- producers
 
-    @rule(bump=st.booleans())
-    def come(self, bump: bool) -> None:
+    @rule(bump=st.booleans(), patient=st.booleans())
+    def come(self, bump: bool, patient: bool) -> None:
         """A new instance under the same transactional id. The others become zombies and do not know it."""
+        if len(self.producers) == 4:
+            return
         self.producers.append(Producer(len(self.producers), bump))
         self.init(0, False, False)
+        if patient:
+            self.markers_are_written()
+            self.init(0, False, False)
 
     @rule(which=WHICH, lost=st.booleans(), again=st.booleans())
     def init(self, which: int, lost: bool, again: bool) -> None:
@@ -155,14 +160,14 @@ class History(RuleBasedStateMachine):
         if not producer.bump and label != producer.label and place in producer.partitions:
             return  # of the older protocol: only sequence numbers help, and they are not in this model
         if label in self.committed or label in self.aborted:
-            before = dict(producer.acknowledged)
+            before = {known: set(places) for known, places in producer.acknowledged.items()}
             self._arrive(producer, who, label, place)
             assert producer.acknowledged == before, "nothing joins a transaction that its producer has ended"
         else:
             self._arrive(producer, who, label, place)
 
-    @rule(which=WHICH, how=HOW, lost=st.booleans(), twice=st.booleans())
-    def end(self, which: int, how: str, lost: bool, twice: bool) -> None:
+    @rule(which=WHICH, how=HOW, lost=st.booleans(), twice=st.booleans(), quick=st.booleans())
+    def end(self, which: int, how: str, lost: bool, twice: bool, quick: bool) -> None:
         producer = self._one(which)
         if producer.who is None or not (producer.partitions or producer.ending):
             return
@@ -181,7 +186,9 @@ class History(RuleBasedStateMachine):
         elif lost or said == "concurrent_transactions":
             producer.ending = how
         else:
-            producer.ending, producer.partitions = None, set()  # fenced: it will try, and fail, with its old epoch
+            producer.ending = None  # fenced: it will try again, and fail, with its old epoch
+        if quick:
+            self.markers_are_written()
 
     @rule(which=WHICH, how=HOW, back=st.integers(1, 3), bump=st.booleans())
     def an_old_end_arrives(self, which: int, how: str, back: int, bump: bool) -> None:
@@ -213,9 +220,11 @@ class History(RuleBasedStateMachine):
             who = {"producer_id": markers.producer_id, "producer_epoch": markers.producer_epoch}
             self.stage.ask(MarkersWritten(transactional_id="t", **who))
 
-    @rule(ms=st.sampled_from([1, 1000, TIMEOUT_MS // 2, TIMEOUT_MS]))
-    def wait(self, ms: int) -> None:
+    @rule(ms=st.sampled_from([1, TIMEOUT_MS // 2, TIMEOUT_MS, TIMEOUT_MS]), quick=st.booleans())
+    def wait(self, ms: int, quick: bool) -> None:
         self.stage.wait(ms)
+        if quick:
+            self.markers_are_written()
 
     @rule()
     def restart(self) -> None:
@@ -263,8 +272,7 @@ class History(RuleBasedStateMachine):
         if not hasattr(self, "stage"):
             return
         self.stage.wait(TIMEOUT_MS)
-        for _ in range(2):
-            self.markers_are_written()
+        self.markers_are_written()
         known = self.stage.machine.get("t")
         assert known is None or known.state in IDLE
         assert not self.stage.markers

@@ -168,8 +168,6 @@ class Transactions:
         if known.state in PREPARED:
             return Identity(ErrorCode.concurrent_transactions)
         if known.state is State.ONGOING:
-            if expected is not None and expected != known.identity:
-                return Identity(ErrorCode.producer_fenced)
             self._fence(known, step)
             return Identity(ErrorCode.concurrent_transactions)
         fresh: dict[str, Any] = {"timeout_ms": command.timeout_ms, "partitions": (), "start_ms": -1}
