@@ -4,7 +4,8 @@ Whole batches are returned as they lie in the log, from the one that holds the f
 `partition_max_bytes` are kept, but the first batch of the first partition that has data always comes, so that a large
 one cannot block a consumer. The partition that is served first moves on from request to request, so that small limits
 reach every partition. A fetch that finds less than `min_bytes` waits up to `max_wait`. Data that is not in the page
-cache is read by a worker.
+cache is read by a worker. With isolation level `read_committed` nothing from the last stable offset on is returned, and
+the answer names the aborted transactions whose records it holds.
 
 Differs from Kafka: fetch sessions are not kept. A client that asks for one gets session 0 and goes on with full
 fetches; an unknown session is FETCH_SESSION_ID_NOT_FOUND. Replica fetches are refused.
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from headrace.broker.partition import Partition
     from headrace.storage.log import Span
+READ_COMMITTED = 1
 
 
 class Wanted(NamedTuple):
@@ -60,13 +62,14 @@ def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded]:
         return _top_level(ctx, ErrorCode.fetch_session_id_not_found)
     wanted = _wanted(ctx, request)
     max_bytes = min(max(getattr(request, "max_bytes", limits.FETCH_BYTES), 0), limits.FETCH_BYTES)
-    reading = _read(ctx, wanted, max_bytes)
+    committed_only = request.isolation_level == READ_COMMITTED
+    reading = _read(ctx, wanted, max_bytes, committed_only)
     if reading.cold:
         return _warm(ctx, reading)
     wait_seconds = min(request.max_wait.total_seconds(), limits.FETCH_WAIT_MS / 1000)
     if reading.size_bytes >= request.min_bytes or reading.failed or wait_seconds <= 0 or not reading.watched:
         return _encode(ctx, reading)
-    return _wait(ctx, wanted, max_bytes, reading, request.min_bytes, wait_seconds)
+    return _wait(ctx, wanted, max_bytes, committed_only, reading, request.min_bytes, wait_seconds)
 
 
 def _replica_id(request: Any) -> int:
@@ -96,17 +99,19 @@ def _wanted(ctx: Context, request: Any) -> list[Wanted]:
     return found
 
 
-def _read(ctx: Context, wanted: list[Wanted], max_bytes: int) -> Reading:
+def _read(ctx: Context, wanted: list[Wanted], max_bytes: int, committed_only: bool) -> Reading:
     reading = Reading()
     left = max_bytes
     for want in wanted:
         rows = reading.rows.setdefault((want.topic or "", want.topic_id), [])
         try:
             partition = _partition(ctx, want)
+            log, watermark, stable_offset = partition.log, partition.high_watermark, partition.last_stable_offset
+            limit_offset = stable_offset if committed_only else watermark
             span = None
             if left > 0 or not reading.size_bytes:
                 limit = min(want.max_bytes, left)
-                span = partition.log.locate(want.offset, limit, partition.high_watermark)
+                span = log.locate(want.offset, limit, limit_offset)
                 if span is not None and reading.size_bytes and span.size_bytes > limit:
                     span = None
             data: bytes | None = b"" if span is None else span.read_now()
@@ -128,8 +133,10 @@ def _read(ctx: Context, wanted: list[Wanted], max_bytes: int) -> Reading:
         reading.size_bytes += size_bytes
         left -= size_bytes
         reading.watched.append(partition)
-        watermark = partition.high_watermark
-        rows.append(FetchedPartition(want.partition, 0, watermark, watermark, partition.log.start_offset, data))
+        aborted = None
+        if committed_only:
+            aborted = [] if span is None else log.aborted_between(want.offset, span.next_offset)
+        rows.append(FetchedPartition(want.partition, 0, watermark, stable_offset, log.start_offset, data, aborted))
     return reading
 
 
@@ -165,18 +172,24 @@ async def _warm(ctx: Context, reading: Reading) -> Encoded:
 
 
 async def _wait(
-    ctx: Context, wanted: list[Wanted], max_bytes: int, reading: Reading, min_bytes: int, seconds: float
+    ctx: Context,
+    wanted: list[Wanted],
+    max_bytes: int,
+    committed_only: bool,
+    reading: Reading,
+    min_bytes: int,
+    seconds: float,
 ) -> Encoded:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while True:
-        poll = Poll(min_bytes - reading.size_bytes)
+        poll = Poll(min_bytes - reading.size_bytes, committed_only=committed_only)
         watched = reading.watched
         for partition in watched:
             partition.watch(poll)
         try:
             # Read again now that we watch: something may have come since the last look.
-            reading = _read(ctx, wanted, max_bytes)
+            reading = _read(ctx, wanted, max_bytes, committed_only)
             if reading.cold:
                 return await _warm(ctx, reading)
             if reading.size_bytes >= min_bytes or reading.failed or not reading.watched or loop.time() >= deadline:

@@ -2,7 +2,7 @@
 
 Earliest (-2), latest (-1), the record with the largest timestamp (-3), and the first record at or after a timestamp.
 Earliest local (-4) is the earliest; latest tiered (-5) is none: nothing is tiered. Lookups by time open one batch,
-in a worker if it is not in memory.
+in a worker if it is not in memory. For readers of committed records the log ends at the last stable offset.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ from typing import Any
 from headrace.apis.api import Answer, Api, Context
 from headrace.core.errors import ApiError, ErrorCode, StorageError
 
+READ_COMMITTED = 1
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
+    committed_only = getattr(request, "isolation_level", 0) == READ_COMMITTED
     topics = []
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
@@ -25,7 +27,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
                 if (topic.name, part.partition_index) in seen:
                     raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
                 seen.add((topic.name, part.partition_index))
-                timestamp, offset, epoch = await _lookup(ctx, topic.name, part)
+                timestamp, offset, epoch = await _lookup(ctx, topic.name, part, committed_only)
                 row: Answer = {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
             except ApiError as error:
                 ctx.service.count_error("ListOffsets", error.code)
@@ -37,12 +39,13 @@ async def handle(ctx: Context, request: Any) -> Answer:
     return {"topics": topics}
 
 
-async def _lookup(ctx: Context, topic: str, part: Any) -> tuple[int, int, int]:
+async def _lookup(ctx: Context, topic: str, part: Any, committed_only: bool) -> tuple[int, int, int]:
     partition = ctx.service.partitions.get(topic, part.partition_index)
     ctx.service.check_epoch(partition, getattr(part, "current_leader_epoch", -1))
     log, wanted = partition.log, part.timestamp
     if wanted == LATEST:
-        return -1, partition.high_watermark, partition.leader_epoch
+        end_offset = partition.last_stable_offset if committed_only else partition.high_watermark
+        return -1, end_offset, partition.leader_epoch
     if wanted in (EARLIEST, EARLIEST_LOCAL):
         epoch = log.epochs.epoch_at(log.start_offset)
         return -1, log.start_offset, epoch
@@ -52,7 +55,7 @@ async def _lookup(ctx: Context, topic: str, part: Any) -> tuple[int, int, int]:
         raise ApiError(ErrorCode.unsupported_version, f"timestamp {wanted} has no meaning")
     search = log.find_latest_time() if wanted == MAX_TIMESTAMP else log.find_time(wanted)
     found = await ctx.service.workers.run(search.run)
-    if found is None or found.offset >= partition.high_watermark:
+    if found is None or found.offset >= (partition.last_stable_offset if committed_only else partition.high_watermark):
         return -1, -1, -1
     return found.timestamp, found.offset, found.leader_epoch
 

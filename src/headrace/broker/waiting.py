@@ -65,12 +65,16 @@ class Commit(Generic[T]):
 
 
 class Poll:
-    """One Fetch that waits until `wanted_bytes` have arrived, something failed, or time is up."""
+    """One Fetch that waits until `wanted_bytes` have arrived, something failed, or time is up.
 
-    __slots__ = ("_future", "_wanted_bytes")
+    `committed_only`: what arrives counts for it only once its transaction has ended.
+    """
 
-    def __init__(self, wanted_bytes: int) -> None:
+    __slots__ = ("_future", "_wanted_bytes", "committed_only")
+
+    def __init__(self, wanted_bytes: int, *, committed_only: bool = False) -> None:
         self._wanted_bytes = wanted_bytes
+        self.committed_only = committed_only
         self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def grew(self, size_bytes: int) -> None:
