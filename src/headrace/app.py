@@ -28,6 +28,7 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.service import Service
 from headrace.broker.topics import Topics
 from headrace.core.counters import Counters
+from headrace.core.errors import ConfigError, StorageError
 from headrace.gateways.kafka.server import KafkaServer
 from headrace.runtime import logs
 from headrace.runtime import loop as loops
@@ -172,7 +173,10 @@ class Node:
         files = self._files
         if files is None:
             files = MemoryFiles() if storage.kind == "memory" else DiskFiles(storage.data_dir, read=storage.read)
-        directory = Directory.claim(files, node_id=self._settings.broker.node_id)
+        try:
+            directory = Directory.claim(files, node_id=self._settings.broker.node_id)
+        except (ConfigError, StorageError) as error:
+            raise type(error)(f"{storage.data_dir}: {error}") from error
         self._undo.callback(directory.release)
         return files, directory.cluster_id
 

@@ -36,8 +36,10 @@ def direct(words: list[str]) -> None:
     begun = _process_start()
     settings = _settings(words)
     from headrace.runtime import allocator, logs, loop
+    from headrace.runtime.descriptor_limit import raise_descriptor_limit
 
     allocator.keep_freed_memory()
+    raise_descriptor_limit()
     logs.configure(settings.log)
     try:
         loop.run(_serve(settings, begun))
