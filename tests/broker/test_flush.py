@@ -213,3 +213,18 @@ def test_a_full_disk_refuses_and_then_goes_on() -> None:
         assert stage.append(b"x" * 1000) == 2
 
     asyncio.run(main())
+
+
+def test_a_topic_that_becomes_durable_takes_back_nothing_that_was_seen() -> None:
+    async def main() -> None:
+        stage = Stage(flush="os")
+        stage.append()
+        stage.log.config = TopicConfig.of({"headrace.flush": "ack"}, StorageSettings())
+        stage.partition.configured()
+        assert stage.partition.high_watermark == 1
+        answer = stage.wait_for(stage.append())
+        await turns()
+        stage.workers.let_go()
+        assert await answer == "committed"
+
+    asyncio.run(main())

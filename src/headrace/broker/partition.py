@@ -87,7 +87,9 @@ class Partition:
         """Take over what the topic's configuration says about flushing."""
         config = self.log.config
         self.durable_ack = config.flush == "ack" and config.storage == "disk"
-        self.high_watermark = self.log.flushed_offset if self.durable_ack else self.log.end_offset
+        # What consumers have seen stays seen, whatever the new way of flushing has to say about it.
+        reached = self.log.flushed_offset if self.durable_ack else self.log.end_offset
+        self.high_watermark = max(self.high_watermark, reached)
         self._stable_offset = self.last_stable_offset
 
     @property
