@@ -84,13 +84,15 @@ class TransactionShard:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    def load(self) -> asyncio.Task[None]:
+    def load(self, after_seconds: float = 0.0) -> asyncio.Task[None]:
         """Build the machine from the log, in the background."""
         if self._loading is None:
-            self._loading = self._loop.create_task(self._load())
+            self._loading = self._loop.create_task(self._load(after_seconds))
         return self._loading
 
-    async def _load(self) -> None:
+    async def _load(self, after_seconds: float) -> None:
+        if after_seconds:
+            await asyncio.sleep(after_seconds)
         complained = False
         while not self._stopped:
             try:
@@ -280,7 +282,8 @@ class TransactionShard:
         logger.error("transactions lost their log; they are loaded again", extra={"reason": str(error)})
         self._abandon()
         if not self._stopped:
-            self.load()
+            # Not at once: it would write its markers again only to find the disk as full as before.
+            self.load(RETRY_SECONDS)
 
     def _abandon(self) -> None:
         """Forget the machine. Those who wait for a commit are told by the log."""
