@@ -29,13 +29,14 @@ LAYERS = {
     "gateways": {"core", "wire", "broker", "apis"},
     "runtime": {"core"},
     "client": {"core"},
+    "spark": {"core", "wire", "client"},
 }
 # The composition root, the command line, the test tools and the generated pages may see everything.
 ABOVE_THE_LAYERS = {"__init__", "__main__", "app", "cli", "embedded", "reference", "settings", "testing"}
 
 MACHINES = {"group"}
 OUTSIDE_WORLD = {"os", "socket", "time", "random", "threading", "subprocess", "signal", "select", "secrets"}
-MAY_TOUCH_THE_WORLD = {"runtime", "client", "cli", "testing"}
+MAY_TOUCH_THE_WORLD = {"runtime", "client", "cli", "testing", "spark"}
 MAY_AWAIT = {"broker", "apis", "gateways", "runtime", "client", "cli", "testing", "app", "embedded", "__init__"}
 NOT_IN_MACHINES = {"logging", "pathlib", "io", "sqlite3", "tempfile", "shutil", "datetime", "multiprocessing"}
 MACHINES_MAY_USE = {"msgspec"}
@@ -117,6 +118,16 @@ def long_functions() -> Iterator[str]:
 
 def test_every_package_imports_only_from_the_layers_below() -> None:
     assert broken(forbidden_imports(), ALLOWED_IMPORTS) == []
+
+
+def test_what_every_planner_of_spark_imports_is_light() -> None:
+    tree = ast.parse((ROOT / "src" / "pyspark_headrace" / "__init__.py").read_text(encoding="utf-8"))
+    at_once = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert {ast.unparse(node) for node in at_once} == {
+        "from __future__ import annotations",
+        "from typing import TYPE_CHECKING",
+        "from pyspark.sql.datasource import DataSource",
+    }
 
 
 def test_every_package_has_a_layer() -> None:
