@@ -1,6 +1,6 @@
 """The composition root: settings and ports in, a running broker out. The order of start and stop is here alone.
 
-Start: directory -> metadata -> partitions -> groups -> port -> ready -> HTTP.
+Start: directory -> metadata -> partitions -> groups -> transactions -> port -> ready -> HTTP.
 Stop, the other way round: no new clients -> nothing left to sync -> connections -> logs -> directory.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from headrace.broker.admission import Admission
 from headrace.broker.cataloguing import Cataloguing
 from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
@@ -27,6 +28,7 @@ from headrace.broker.partitions import Partitions
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.service import Service
 from headrace.broker.topics import Topics
+from headrace.broker.transactions import TRANSACTION_TOPIC, LocalMarkers, TransactionCoordinator
 from headrace.core.counters import Counters
 from headrace.core.errors import ConfigError, StorageError
 from headrace.gateways.kafka.server import KafkaServer
@@ -149,6 +151,8 @@ class Node:
             settings.group, offsets, clock=self._clock, workers=self._workers, new_id=lambda: str(uuid4())
         )
         controller.subscribe(groups.changed)
+        producer_ids = ProducerIds(controller)
+        transactions = self._transactions(controller, topics, partitions, offsets, producer_ids)
         service = self._service = Service(
             settings=settings,
             cluster_id=cluster_id,
@@ -163,10 +167,33 @@ class Node:
             partitions=partitions,
             flusher=flusher,
             groups=groups,
-            producer_ids=ProducerIds(controller),
+            transactions=transactions,
+            admission=Admission(transactions),
+            producer_ids=producer_ids,
         )
         undo.push_async_callback(flusher.drain)
         await self._open_doors(service, housekeeping, flusher, self._open_catalog(files, partitions))
+
+    def _transactions(
+        self,
+        controller: Controller,
+        topics: Topics,
+        partitions: Partitions,
+        offsets: InternalTopic,
+        producer_ids: ProducerIds,
+    ) -> TransactionCoordinator:
+        settings = self._settings.transactions
+        return TransactionCoordinator(
+            settings,
+            InternalTopic(
+                TRANSACTION_TOPIC, settings.partitions, controller=controller, topics=topics, partitions=partitions
+            ),
+            LocalMarkers(partitions.get),
+            offsets_topic=offsets,
+            next_producer_id=producer_ids.next_id,
+            clock=self._clock,
+            workers=self._workers,
+        )
 
     def _claim(self) -> tuple[Files, str]:
         storage = self._settings.storage
@@ -208,6 +235,8 @@ class Node:
             await service.controller.propose([service.node])
         await service.groups.start(known_topics=service.image.topics)
         self._undo.push_async_callback(service.groups.stop)
+        await service.transactions.start()
+        self._undo.push_async_callback(service.transactions.stop)
         housekeeping.start(cataloguing)
         self._undo.push_async_callback(housekeeping.stop)
         self._undo.push_async_callback(flusher.drain)

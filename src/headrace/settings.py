@@ -19,6 +19,7 @@ from headrace.gateways.kafka.settings import KafkaSettings
 from headrace.group.settings import GroupSettings
 from headrace.runtime.settings import LogSettings
 from headrace.storage.settings import StorageSettings
+from headrace.txn.settings import TransactionSettings
 
 # Variables with our prefix that are no settings.
 OTHER_VARIABLES: Final[Mapping[str, str]] = {
@@ -36,6 +37,7 @@ class Settings:
     storage: StorageSettings = field(default_factory=StorageSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
+    transactions: TransactionSettings = field(default_factory=TransactionSettings)
     http: HttpSettings = field(default_factory=HttpSettings)
     log: LogSettings = field(default_factory=LogSettings)
 

@@ -5,21 +5,26 @@ that a compacted topic refuses records without a key. `acks=0` gets no answer, a
 Kafka; `acks=1` is answered from the page cache; `acks=all` waits for the high watermark, which with `flush=ack` means
 that the batch is synced. The order of appends is the order of arrival.
 
+A transactional batch is appended if its partition is in the producer's transaction; from version 12 on it is put there
+by being sent (KIP-890). If the coordinator has to be asked for that, later requests of the same producer wait, too.
+
 Differs from Kafka: the records inside a batch are not validated one by one; a batch is what its header says.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.apis.api import Api, Context, Encoded
+from headrace.broker.admission import Candidate, Ticket
 from headrace.broker.waiting import Commit
 from headrace.core import limits
 from headrace.core.errors import ApiError, ErrorCode, ProtocolError
 from headrace.wire import batch
 from headrace.wire.hot import ProducedPartition, produce_answer
+from headrace.wire.layout import TRANSACTIONAL
 from headrace.wire.produce_request import ProduceRequest, read_produce_request
 
 if TYPE_CHECKING:
@@ -30,11 +35,58 @@ if TYPE_CHECKING:
 BY_ID = 13
 ACKS = frozenset({-1, 0, 1})
 ZSTD_FROM = 7
+Verdicts = Mapping[tuple[str, int], ApiError | None]  # by topic and partition: why it is refused; None: it is admitted
+NO_VERDICTS: Verdicts = {}
 TopicAnswer = tuple[str, "UUID | None", list[ProducedPartition]]
 Wait = tuple["Partition", int, list[ProducedPartition], int]  # partition, next offset, where the answer stands
 
 
-def handle(ctx: Context, request: ProduceRequest) -> Encoded | Awaitable[Encoded] | None:
+def handle(ctx: Context, request: ProduceRequest) -> Encoded | Awaitable[Encoded | None] | None:
+    if request.transactional_id is None:
+        return _append_all(ctx, request, NO_VERDICTS)
+    candidates = _candidates(ctx, request)
+    if not candidates or ctx.service.admission.needs_no_wait(candidates):
+        return _append_all(ctx, request, NO_VERDICTS)
+    if any(one[1:3] != candidates[0][1:3] for one in candidates):
+        several = ApiError(ErrorCode.invalid_producer_id_mapping, "transactional batches of more than one producer")
+        return _append_all(ctx, request, {one.place: several for one in candidates})
+    ticket = ctx.service.admission.enter(candidates[0].producer_id)  # now: the order of arrival counts
+    task = asyncio.get_running_loop().create_task(_in_turn(ctx, request, candidates, ticket))
+    task.add_done_callback(ticket.leave)  # even if it is cancelled before it begins
+    return task
+
+
+def _candidates(ctx: Context, request: ProduceRequest) -> list[Candidate]:
+    """The transactional batches of a request. What is wrong with them is found when they are appended."""
+    found = []
+    for given, topic_id, batches in request.topics:
+        name = given if topic_id is None else ctx.service.topic_name(topic_id)
+        if name is None or name in limits.INTERNAL_TOPICS or request.acks not in ACKS:
+            continue
+        for index, records in batches:
+            header = next(batch.headers(records or b""), None)
+            if header is None or not batch.is_transactional(header):
+                continue
+            try:
+                partition = ctx.service.partitions.get(name, index)
+            except ApiError:
+                continue
+            found.append(Candidate(partition, header.producer_id, header.producer_epoch, header.base_sequence))
+    return found
+
+
+async def _in_turn(
+    ctx: Context, request: ProduceRequest, candidates: Sequence[Candidate], ticket: Ticket
+) -> Encoded | None:
+    await ticket.turn()
+    assert request.transactional_id is not None
+    verdicts = await ctx.service.admission.admit(request.transactional_id, candidates, ctx.version)
+    outcome = _append_all(ctx, request, verdicts)
+    ticket.leave()
+    return await outcome if isinstance(outcome, asyncio.Future) else outcome
+
+
+def _append_all(ctx: Context, request: ProduceRequest, verdicts: Verdicts) -> Encoded | asyncio.Future[Encoded] | None:
     acks = request.acks
     waits: list[Wait] = []
     answers: list[TopicAnswer] = []
@@ -52,7 +104,9 @@ def handle(ctx: Context, request: ProduceRequest) -> Encoded | Awaitable[Encoded
                 if (name, index) in seen:
                     raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
                 seen.add((name, index))
-                row = _append(ctx, name, index, records, acks, waits, rows)
+                if verdicts and (fault := verdicts.get((name, index))) is not None:
+                    raise fault
+                row = _append(ctx, request, name, index, records, verdicts, waits, rows)
             except ApiError as error:
                 if acks == 0:
                     raise ProtocolError(f"Produce with acks=0 failed: {error}") from error
@@ -67,10 +121,11 @@ def handle(ctx: Context, request: ProduceRequest) -> Encoded | Awaitable[Encoded
 
 def _append(
     ctx: Context,
+    request: ProduceRequest,
     name: str,
     index: int,
     records: bytes | None,
-    acks: int,
+    verdicts: Verdicts,
     waits: list[Wait],
     rows: list[ProducedPartition],
 ) -> ProducedPartition:
@@ -84,17 +139,31 @@ def _append(
         raise
     log = partition.log
     config = log.config
-    if acks == -1 and config.min_insync_replicas > 1:
+    if request.acks == -1 and config.min_insync_replicas > 1:
         ctx.service.check_insync(partition)
     if records is None:
         raise ApiError(ErrorCode.invalid_record, "a partition without records")
     headers = batch.check(records, max_batch_bytes=config.max_message_bytes, zstd=ctx.version >= ZSTD_FROM)
+    if headers[0].attributes & TRANSACTIONAL:
+        _check_admitted(request, partition, headers[0], verdicts)
     if config.compacts:
         _check_keys(records, headers)
     appended = partition.append(bytearray(records), headers)
-    if acks == -1 and partition.high_watermark <= appended.last_offset:
+    if request.acks == -1 and partition.high_watermark <= appended.last_offset:
         waits.append((partition, appended.last_offset + 1, rows, len(rows)))
     return ProducedPartition(index, 0, appended.base_offset, appended.append_time_ms, log.start_offset)
+
+
+def _check_admitted(
+    request: ProduceRequest, partition: Partition, header: batch.BatchHeader, verdicts: Verdicts
+) -> None:
+    if request.transactional_id is None:
+        raise ApiError(
+            ErrorCode.transactional_id_authorization_failed, "a transactional batch without a transactional id"
+        )
+    place = (partition.topic, partition.index)
+    if place not in verdicts and not partition.in_transaction(header.producer_id, header.producer_epoch):
+        raise ApiError(ErrorCode.unknown_topic_or_partition)  # it came into being while the others were asked for
 
 
 def _check_keys(records: bytes, headers: Sequence[batch.BatchHeader]) -> None:

@@ -15,6 +15,7 @@ from headrace.core.errors import ApiError, ErrorCode
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from headrace.broker.admission import Admission
     from headrace.broker.configs import Chosen, Configs
     from headrace.broker.controller import Controller
     from headrace.broker.flusher import Flusher
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.broker.partitions import Partitions
     from headrace.broker.producer_ids import ProducerIds
     from headrace.broker.topics import Topics
+    from headrace.broker.transactions import TransactionCoordinator
     from headrace.core.counters import Counters
     from headrace.core.ports import Clock, Workers
 
@@ -45,6 +47,8 @@ class Service:
     partitions: Partitions
     flusher: Flusher
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    admission: Admission
     producer_ids: ProducerIds
     ready: bool = False
     _turn: int = 0
