@@ -1,10 +1,12 @@
-"""FindCoordinator, versions 0-6: which broker coordinates a group. Versions 4 and newer ask for several keys at once.
+"""FindCoordinator, versions 0-6: which broker coordinates a group or a transactional id.
+
+Versions 4 and newer ask for several keys at once.
 
 Key types: 0 group, 1 transaction, 2 share group.
 
-Differs from Kafka: the coordinator of every group is this node, and asking makes no topic. There are no transactions
-and no share groups yet: their key types get INVALID_REQUEST with a sentence, so that clients fail at once. (With
-COORDINATOR_NOT_AVAILABLE they would ask again for a minute and then report a timeout.)
+Differs from Kafka: the coordinator of everything is this node, and asking makes no topic. There are no share groups
+yet: their key type gets INVALID_REQUEST with a sentence, so that clients fail at once. (With COORDINATOR_NOT_AVAILABLE
+they would ask again for a minute and then report a timeout.)
 """
 
 from __future__ import annotations
@@ -15,10 +17,7 @@ from headrace.apis.api import Answer, Api, Context
 from headrace.core.errors import ErrorCode
 
 GROUP, TRANSACTION, SHARE = 0, 1, 2
-MISSING = {
-    TRANSACTION: "This broker does not have transactions yet.",
-    SHARE: "This broker does not have share groups yet.",
-}
+MISSING = {SHARE: "This broker does not have share groups yet."}
 
 
 def handle(ctx: Context, request: Any) -> Answer:
@@ -30,7 +29,7 @@ def handle(ctx: Context, request: Any) -> Answer:
 
 
 def _coordinator(ctx: Context, key_type: int) -> Answer:
-    if key_type != GROUP:
+    if key_type not in (GROUP, TRANSACTION):
         message = MISSING.get(key_type, f"Key type {key_type} has no meaning.")
         code = ErrorCode.invalid_request
         return {"node_id": -1, "host": "", "port": -1, "error_code": code, "error_message": message}
