@@ -26,6 +26,7 @@ from headrace.storage.shelf import Shelf
 from headrace.storage.snapshots import Snapshots
 from headrace.storage.span import Span
 from headrace.storage.stamping import Appended, follow, repeat, stamp_batches
+from headrace.storage.swapping import settle
 from headrace.storage.sync import Backlog, Sync, encode_offset
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Log:
         "epochs",
         "failed",
         "flushed_offset",
+        "mark",
         "path",
         "producer_expiry_ms",
         "producers",
@@ -76,6 +78,7 @@ class Log:
         self.producer_expiry_ms = producer_expiry_ms
         self.failed: StorageError | None = None
         self.recovered = tuple(found.cuts)  # what was cut when the log was opened
+        self.mark = found.mark  # how far compaction has come
         self._files = files
         self._shelf = Shelf(files, path, found.segments, found.epochs)
         self._snapshots = Snapshots(files, path, found.snapshots)
@@ -95,6 +98,7 @@ class Log:
         producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
     ) -> Log:
         """Create, or recover what is there. Blocking. Raises CorruptionError if durable bytes are damaged."""
+        settle(files, path)
         found = recovery.examine(files, path, config, now_ms=now_ms)
         log = cls(files, path, config, found, producer_expiry_ms=producer_expiry_ms)
         log._settle(found, now_ms)
@@ -487,9 +491,7 @@ class Log:
 
     def _end(self, reason: StorageError) -> None:
         self.failed = self.failed or reason
-        for segment in self._shelf.segments:
-            segment.removed = True
-            segment.file.close()
+        self._shelf.close()
 
 
 def verify(log: Log) -> list[recovery.Fault]:

@@ -52,7 +52,7 @@ class TimeLookup:
     def _search(self, segment: Segment, position: int, size: int) -> Found | None:
         for _, header, data in walk(segment.file, position, size, chunk_bytes=GLANCE_BYTES):
             last_offset = header.base_offset + header.last_offset_delta
-            if header.max_timestamp < self._timestamp or last_offset < self._start_offset:
+            if header.max_timestamp < self._timestamp or last_offset < self._start_offset or not header.count:
                 continue
             if not batch.crc_matches(data, header):
                 raise CorruptionError(f"{segment.path}.log: bad checksum at offset {header.base_offset}")

@@ -8,6 +8,8 @@ Rules:
   whole batches, CRCs, offsets without gaps.
 - Above the recovery point the log is cut at the first bytes that are not a valid batch, if a torn write explains
   them; `damage` says how that is decided. If they were damaged after they had been durable, that is a CorruptionError.
+- Compaction leaves gaps, below the recovery point and up to its own mark (`swapping`). A swap that was cut short is
+  settled before anything is examined.
 - Segments that lie wholly below the start offset are left-overs of a removal, and go. Segments behind a cut go, too.
 - Leader epochs are outside the CRC. One that does not fit the history is damage, too. What nothing tells is a flipped
   low bit in the epoch of the very last batch above the recovery point: it looks like an election.
@@ -33,6 +35,7 @@ from headrace.storage.epochs import Epochs
 from headrace.storage.producers import Producers
 from headrace.storage.segment import Segment, segment_name, walk
 from headrace.storage.snapshots import Snapshots
+from headrace.storage.swapping import Mark, load_mark
 from headrace.storage.sync import RECOVERY_POINT, decode_offset
 from headrace.wire.batch import BatchHeader, crc_matches
 
@@ -81,6 +84,7 @@ class Findings:
     scanned_bytes: int = 0
     snapshots: set[int] = field(default_factory=set)  # offsets of the producers' snapshots that stay
     epochs_changed: bool = False  # the stored history is not what was found
+    mark: Mark = Mark()  # how far compaction has come
 
 
 def examine(files: Files, path: str, config: TopicConfig, *, now_ms: int) -> Findings:
@@ -115,6 +119,7 @@ class _Examination:
             if (match := _SEGMENT_FILE.match(name)) is not None:
                 self._names[match[2]].append(int(match[1]))
         found.recovery_point = decode_offset(self._load(RECOVERY_POINT)) or 0
+        found.mark = load_mark(self._files, self._path) or Mark()
         start = self._load(START_OFFSET)
         found.start_offset = decode_offset(start) or 0
         self._start_is_known = start is None or decode_offset(start) is not None
@@ -208,7 +213,8 @@ class _Examination:
 
     def _may_jump_to(self, offset: int) -> bool:
         """Whether the offsets before `offset` may be missing: compaction took them, and it takes durable ones only."""
-        return self._config.compacts and offset <= self._found.recovery_point
+        found = self._found
+        return offset <= found.recovery_point and (self._config.compacts or offset <= found.mark.gaps_below)
 
     def _scan(self, segment: Segment) -> None:
         begun = segment.size
@@ -278,7 +284,8 @@ class _Examination:
         before = stored.entries if stored is not None else ()
         epochs = stored or Epochs()
         # What is stored for offsets that were scanned may be from before a cut: the batches know better.
-        epochs.truncate_end(min(self._scanned_from, found.end_offset) if stored is not None else 0)
+        # Below the recovery point the history is whole, and compaction may have taken the batches that began an epoch.
+        epochs.truncate_end(min(max(self._scanned_from, found.recovery_point), found.end_offset))
         for epoch, offset in self._scanned_epochs:
             epochs.assign(epoch, offset)
         epochs.truncate_start(found.start_offset)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.core.errors import CorruptionError
 from headrace.storage import index as index_file
 from headrace.storage.index import Extent, Index
-from headrace.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, crc_matches, headers
+from headrace.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, crc_matches, headers, horizon_of
 
 if TYPE_CHECKING:
     from headrace.core.ports import File, Files
@@ -86,6 +86,7 @@ class Segment:
         "min_timestamp",
         "path",
         "removed",
+        "replaced",
         "sealed",
         "size",
         "stored_size",
@@ -108,6 +109,7 @@ class Segment:
         self.gapped = False
         self.sealed = False
         self.removed = False
+        self.replaced = False  # a compacted one has taken its place; readers may finish
         self.unseen_bytes = 0  # the first so many bytes were neither written nor checked by this process
         self._due = 0
         self.awaited = False  # somebody was sent for the index
@@ -140,7 +142,8 @@ class Segment:
     def note_header(self, header: BatchHeader) -> None:
         """`note` for a batch that was found in the file."""
         next_offset = header.base_offset + header.last_offset_delta + 1
-        self.note(header.base_offset, next_offset, header.size, header.base_timestamp, header.max_timestamp)
+        first_timestamp = header.max_timestamp if horizon_of(header) is not None else header.base_timestamp
+        self.note(header.base_offset, next_offset, header.size, first_timestamp, header.max_timestamp)
 
     def shrink(self, size: int, end_offset: int) -> None:
         """Only the first `size` bytes are left, and no offset from `end_offset` on. Blocking: they are read."""

@@ -11,11 +11,13 @@ Rules:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.storage.lookup import LatestTimeLookup, TimeLookup
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.span import ColdSpan, Span
+from headrace.storage.swapping import Attic
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
@@ -41,6 +43,7 @@ class Shelf:
         "_path",
         "_warm",
         "active",
+        "attic",
         "segments",
     )
 
@@ -55,6 +58,7 @@ class Shelf:
         self._flushed_offset = -1
         self._flushed: Place | None = None
         self._warm: list[Segment] = []
+        self.attic = Attic()
         if segments:
             self.active = segments[-1]
             for segment in segments[:-1]:
@@ -99,6 +103,30 @@ class Shelf:
         segment.sealed = False
         self.active = segment
         self._forget([segment])
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> bool:
+        """Put a compacted segment in the place of some sealed ones. False if they are not all there any more."""
+        number = self.number_of(new.base_offset)
+        if tuple(self.segments[number : number + len(old)]) != tuple(old) or old[-1] is self.active:
+            return False
+        new.sealed = True
+        self.segments[number : number + len(old)] = [new]
+        self._bases[number : number + len(old)] = [new.base_offset]
+        flushed = self._flushed  # lies in the open segment, or behind
+        self._forget(list(old))
+        if flushed is not None and flushed[0] not in old:
+            self._flushed = flushed
+        for segment in old:
+            segment.replaced = True
+        self._remember(new)
+        return True
+
+    def close(self) -> None:
+        """Nothing here is readable any more."""
+        self.attic.close()
+        for segment in self.segments:
+            segment.removed = True
+            segment.file.close()
 
     def _forget(self, segments: list[Segment]) -> None:
         self._memo.clear()

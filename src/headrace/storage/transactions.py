@@ -109,6 +109,16 @@ class Aborted:
                 break  # whatever ended later began later than all that was asked for
         return found
 
+    def entries(self) -> list[tuple[int, int, int]]:
+        """(first offset, marker's offset, producer id) of all."""
+        return list(zip(self._firsts, self._ends, self._producers, strict=True))
+
+    def forget(self, markers: set[int]) -> None:
+        """Nothing is left of the transactions that these markers ended."""
+        kept = [number for number, end in enumerate(self._ends) if end not in markers]
+        for column in (self._producers, self._firsts, self._ends, self._stables):
+            column[:] = array("q", [column[number] for number in kept])
+
     def forget_from(self, offset: int) -> None:
         """The log ends at `offset` now."""
         self._keep(0, bisect_left(self._ends, offset))

@@ -41,22 +41,29 @@ from headrace.wire.layout import (
     ZSTD,
 )
 from headrace.wire.records import Record, build, rebuild, records, records_without_key
+from headrace.wire.skim import Glimpse, horizon_of, payload_of, recompress, repack, skim
 
 __all__ = [
     "HEADER_BYTES",
     "LENGTH_OVERHEAD",
     "BatchHeader",
+    "Glimpse",
     "Record",
     "build",
     "check",
     "codec_of",
     "crc_matches",
     "headers",
+    "horizon_of",
     "is_control",
     "is_transactional",
+    "payload_of",
     "rebuild",
+    "recompress",
     "records",
     "records_without_key",
+    "repack",
+    "skim",
     "stamp",
     "stamp_append_time",
     "uses_append_time",

@@ -19,6 +19,7 @@ import cramjam
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.wire.layout import GZIP, LZ4, NONE, SNAPPY, ZSTD
 
+ZSTD_LEVEL: Final = 3
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES: Final = 32 * 1024
@@ -55,19 +56,20 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
     raise ApiError(ErrorCode.unsupported_compression_type, f"codec {codec} is not known")
 
 
-def compress(codec: int, data: bytes) -> bytes:
+def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
+    """Without `level`: the one that the codec's own clients use."""
     if codec == NONE:
         return data
     if codec == GZIP:
-        return zlib.compress(data, wbits=31)
+        return zlib.compress(data, -1 if level is None else level, wbits=31)
     if codec == SNAPPY:
         return _xerial(data)
     if codec == LZ4:
-        frame = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+        frame = cramjam.lz4.Compressor(level, content_checksum=False, block_linked=False)
         frame.compress(data)
         return bytes(frame.finish())
     if codec == ZSTD:
-        return bytes(cramjam.zstd.compress(data, 3))
+        return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL if level is None else level))
     raise ApiError(ErrorCode.unsupported_compression_type, f"codec {codec} is not known")
 
 

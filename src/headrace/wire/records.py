@@ -52,7 +52,7 @@ def _corrupt(reason: str) -> NoReturn:
     raise ApiError(ErrorCode.corrupt_message, reason)
 
 
-def _varint(data: bytes, position: int, max_bytes: int = 5) -> tuple[int, int]:
+def read_varint(data: bytes, position: int, max_bytes: int = 5) -> tuple[int, int]:
     """A zigzag varint at `position`, and the position after it. IndexError at the end of the data."""
     byte = data[position]
     if byte < 0x80:
@@ -79,7 +79,7 @@ def records(data: bytes | memoryview, header: BatchHeader, *, max_bytes: int = D
     append_time = header.max_timestamp if header.attributes & APPEND_TIME else None
     for _ in range(header.count):
         try:
-            length, start = _varint(payload, position)
+            length, start = read_varint(payload, position)
             position = start + length
             if length < 0 or position > end:
                 _corrupt("a record is longer than its batch")
@@ -103,13 +103,13 @@ def _payload(data: bytes | memoryview, header: BatchHeader, max_bytes: int) -> b
 
 
 def _record(payload: bytes, position: int, header: BatchHeader, append_time: int | None) -> tuple[Record, int]:
-    timestamp_delta, position = _varint(payload, position + 1, 10)  # the attributes byte is unused
-    offset_delta, position = _varint(payload, position)
+    timestamp_delta, position = read_varint(payload, position + 1, 10)  # the attributes byte is unused
+    offset_delta, position = read_varint(payload, position)
     if not 0 <= offset_delta <= header.last_offset_delta:
         _corrupt("a record's offset lies outside its batch")
     key, position = _nullable_bytes(payload, position)
     value, position = _nullable_bytes(payload, position)
-    count, position = _varint(payload, position)
+    count, position = read_varint(payload, position)
     headers: Headers = ()
     if count:
         if not 0 < count <= len(payload) - position:
@@ -120,7 +120,7 @@ def _record(payload: bytes, position: int, header: BatchHeader, append_time: int
 
 
 def _nullable_bytes(payload: bytes, position: int) -> tuple[bytes | None, int]:
-    length, position = _varint(payload, position)
+    length, position = read_varint(payload, position)
     if length < 0:
         if length != -1:
             _corrupt("a length is negative")
@@ -176,7 +176,7 @@ def build(
     if not count:
         raise ValueError("a batch has at least one record")
     attributes = codec | (CONTROL if control else 0) | (TRANSACTIONAL if transactional else 0)
-    return _seal(
+    return seal(
         body,
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -201,7 +201,7 @@ def rebuild(header: BatchHeader, kept: Sequence[Record]) -> bytes:
         _append_record(body, delta, offset_delta, record.key, record.value, _encoded_headers(record.headers))
     append_time = header.attributes & APPEND_TIME
     newest = max((record.timestamp for record in kept), default=header.max_timestamp)
-    return _seal(
+    return seal(
         body,
         base_offset=header.base_offset,
         leader_epoch=header.leader_epoch,
@@ -214,8 +214,8 @@ def rebuild(header: BatchHeader, kept: Sequence[Record]) -> bytes:
     )
 
 
-def _seal(
-    body: bytearray,
+def seal(
+    body: bytes | bytearray,
     *,
     base_offset: int,
     leader_epoch: int,
@@ -225,8 +225,10 @@ def _seal(
     max_timestamp: int,
     producer: tuple[int, int, int],
     count: int,
+    level: int | None = None,
 ) -> bytes:
-    payload = compress(attributes & CODEC_MASK, bytes(body))
+    """Compress records, and put the header of their batch in front."""
+    payload = compress(attributes & CODEC_MASK, bytes(body), level)
     batch = bytearray(HEADER_BYTES + len(payload))
     HEADER.pack_into(
         batch,
@@ -249,7 +251,7 @@ def _seal(
     return bytes(batch)
 
 
-def _append_varint(out: bytearray, value: int) -> None:
+def append_varint(out: bytearray, value: int) -> None:
     value = value << 1 if value >= 0 else ~(value << 1)
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -261,7 +263,7 @@ def _append_bytes(out: bytearray, value: bytes | None) -> None:
     if value is None:
         out.append(1)  # -1
     else:
-        _append_varint(out, len(value))
+        append_varint(out, len(value))
         out += value
 
 
@@ -269,18 +271,18 @@ def _append_record(
     body: bytearray, timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, tail: bytes
 ) -> None:
     record = bytearray(1)
-    _append_varint(record, timestamp_delta)
-    _append_varint(record, offset_delta)
+    append_varint(record, timestamp_delta)
+    append_varint(record, offset_delta)
     _append_bytes(record, key)
     _append_bytes(record, value)
     record += tail
-    _append_varint(body, len(record))
+    append_varint(body, len(record))
     body += record
 
 
 def _encoded_headers(headers: Headers) -> bytes:
     out = bytearray()
-    _append_varint(out, len(headers))
+    append_varint(out, len(headers))
     for name, value in headers:
         _append_bytes(out, name.encode())
         _append_bytes(out, value)

@@ -1,0 +1,176 @@
+"""Records looked at without being opened: where each lies, its key, and whether it has a value.
+
+Compaction reads millions of records to keep some of them. It needs no `Record` objects: the bytes of a record that is
+kept stay as they are, with headers and all, whatever is in them.
+
+Rules:
+- Every length is checked against the bytes that are there; anything malformed is ApiError(corrupt_message). What comes
+  behind the key is looked at only as far as to tell whether there is a value.
+- `repack` keeps a batch's offsets, producer and codec. Records keep their own times, also when the batch gets a delete
+  horizon, which takes the place of its base timestamp (KIP-534).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from headrace.core.errors import ApiError, ErrorCode
+from headrace.core.limits import DECOMPRESSED_BYTES
+from headrace.wire.codecs import decompress
+from headrace.wire.layout import APPEND_TIME, CODEC_MASK, DELETE_HORIZON, HEADER_BYTES
+from headrace.wire.records import append_varint, read_varint, seal
+
+if TYPE_CHECKING:
+    from headrace.wire.batch import BatchHeader
+
+AT_ONCE: Final = 256  # records that are looked at in one go
+_LATEST: Final = 2**61  # no horizon lies behind this, so that every difference of times fits into 64 bits
+
+
+# One record of an opened batch: where it begins in the payload (its length included), where it ends, where the part
+# behind its timestamp begins, timestamp, offset, key, whether it has a value. A plain tuple: millions are made.
+Glimpse = tuple[int, int, int, int, int, bytes | None, bool]
+
+
+def payload_of(data: bytes | memoryview, header: BatchHeader, *, max_bytes: int = DECOMPRESSED_BYTES) -> bytes:
+    """The records of a batch, decompressed. Raises ApiError(corrupt_message)."""
+    with memoryview(data) as view:
+        records = view[header.position + HEADER_BYTES : header.position + header.size]
+        return decompress(header.attributes & CODEC_MASK, records, max_bytes)
+
+
+def skim(payload: bytes, header: BatchHeader, *, at_once: int = AT_ONCE) -> Iterator[list[Glimpse]]:
+    """Every record of an opened batch, in order, in lists of a few. Raises ApiError(corrupt_message)."""
+    left = header.count
+    position = 0
+    while left > 0:
+        count = min(left, at_once)
+        try:
+            found, position = _skim(payload, header, position, count)
+        except IndexError:
+            _corrupt("a record is cut off")
+        left -= count
+        yield found
+    if position != len(payload):
+        _corrupt("bytes are left over after the last record")
+
+
+def _skim(payload: bytes, header: BatchHeader, end: int, count: int) -> tuple[list[Glimpse], int]:
+    """`count` records from position `end` on, and where they end. Varints of one byte are read on the spot."""
+    base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
+    append_time = header.max_timestamp if header.attributes & APPEND_TIME else None
+    size = len(payload)
+    found: list[Glimpse] = []
+    for _ in range(count):
+        start = end
+        byte = payload[start]
+        if byte < 0x80:
+            length, position = (byte >> 1) ^ -(byte & 1), start + 1
+        else:
+            length, position = read_varint(payload, start)
+        end = position + length
+        if length < 0 or end > size:
+            _corrupt("a record is longer than its batch")
+        position += 1  # the attributes byte is unused
+        byte = payload[position]
+        if byte < 0x80:
+            timestamp, rest = base_timestamp + ((byte >> 1) ^ -(byte & 1)), position + 1
+        else:
+            delta, rest = read_varint(payload, position, 10)
+            timestamp = base_timestamp + delta
+        byte = payload[rest]
+        if byte < 0x80:
+            delta, position = (byte >> 1) ^ -(byte & 1), rest + 1
+        else:
+            delta, position = read_varint(payload, rest)
+        byte = payload[position]
+        if byte < 0x80:
+            length, position = (byte >> 1) ^ -(byte & 1), position + 1
+        else:
+            length, position = read_varint(payload, position)
+        key = None
+        if length >= 0:
+            stop = position + length
+            key = payload[position:stop]
+            position = stop
+        if length < -1 or not 0 <= delta <= last_delta or position >= end:
+            _corrupt("a record's fields do not fit into it")
+        # A value's length of -1 is the byte 1: there is none.
+        found.append(
+            (
+                start,
+                end,
+                rest,
+                timestamp if append_time is None else append_time,
+                base_offset + delta,
+                key,
+                payload[position] != 1,
+            )
+        )
+    return found, end
+
+
+def repack(header: BatchHeader, payload: bytes, kept: Sequence[Glimpse], *, horizon_ms: int | None = None) -> bytes:
+    """The batch of `header` with only some of its records, which may be none.
+
+    With `horizon_ms` it says from when on its tombstones, or its marker, may go.
+    """
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if horizon_ms is None:
+        body = b"".join([payload[each[0] : each[1]] for each in kept])
+    else:
+        attributes |= DELETE_HORIZON
+        base_timestamp = min(horizon_ms, _LATEST)
+        body = b"".join([_redated(payload, each, base_timestamp) for each in kept])
+    newest = header.max_timestamp
+    if not kept:
+        attributes &= ~CODEC_MASK  # there is nothing to compress: a header is all that is left
+    elif not attributes & APPEND_TIME:
+        newest = max(each[3] for each in kept)
+    return seal(
+        body,
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=newest,
+        producer=(header.producer_id, header.producer_epoch, header.base_sequence),
+        count=len(kept),
+    )
+
+
+def recompress(data: bytes, header: BatchHeader, codec: int, *, level: int | None, max_bytes: int) -> bytes:
+    """The same batch in another codec. Raises ApiError(corrupt_message), also if it opens to more than `max_bytes`."""
+    return seal(
+        payload_of(data, header, max_bytes=max_bytes),
+        base_offset=header.base_offset,
+        leader_epoch=header.leader_epoch,
+        attributes=header.attributes & ~CODEC_MASK | codec,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=header.base_timestamp,
+        max_timestamp=header.max_timestamp,
+        producer=(header.producer_id, header.producer_epoch, header.base_sequence),
+        count=header.count,
+        level=level,
+    )
+
+
+def horizon_of(header: BatchHeader) -> int | None:
+    """From when on what the batch deletes need not be remembered; None if that is not settled yet."""
+    return header.base_timestamp if header.attributes & DELETE_HORIZON else None
+
+
+def _redated(payload: bytes, record: Glimpse, base_timestamp: int) -> bytes:
+    _, end, rest, timestamp, *_ = record
+    inside = bytearray(1)  # the attributes
+    append_varint(inside, timestamp - base_timestamp)
+    inside += payload[rest:end]
+    out = bytearray()
+    append_varint(out, len(inside))
+    return bytes(out + inside)
+
+
+def _corrupt(reason: str) -> NoReturn:
+    raise ApiError(ErrorCode.corrupt_message, reason)
