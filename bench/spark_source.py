@@ -1,0 +1,165 @@
+"""The Spark source against Spark's own Kafka connector: same broker, same topic, same Spark, one run.
+
+    python -m bench.spark_source [--rows 4000000] [--jars DIR] [--json FILE]
+
+Ratios are what counts. `--jars` is a directory with the connector's jars (spark-sql-kafka-0-10, its token provider,
+kafka-clients, commons-pool2); without it only our source is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+FAST_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+
+def fill(bootstrap, topic, rows, size, partitions):
+    """Put ready-made batches into a topic."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "linger.ms": 50,
+            "batch.size": 200_000,
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+    value = os.urandom(size)
+    for index in range(rows):
+        while True:
+            try:
+                producer.produce(topic, value, key=b"k%07d" % index, partition=index % partitions)
+                break
+            except BufferError:
+                producer.poll(0.05)
+    assert producer.flush(60) == 0
+
+
+def session(jars):
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "3g")
+        .config("spark.sql.streaming.checkpointFileManagerClass", FAST_CHECKPOINTS)
+    )
+    if jars:
+        builder = builder.config("spark.jars", ",".join(str(each) for each in sorted(Path(jars).glob("*.jar"))))
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def read(spark, form, bootstrap, topic, schema=None):
+    """Seconds of one read into nothing."""
+    reader = spark.read.format(form).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    if schema:
+        reader = reader.schema(schema)
+    began = time.perf_counter()
+    reader.load().write.format("noop").mode("overwrite").save()
+    return time.perf_counter() - began
+
+
+def micro_batches(spark, form, bootstrap, topic, seconds, rows):
+    """Milliseconds per micro-batch of a busy query into nothing."""
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
+    where = tempfile.mkdtemp(prefix="headrace-bench-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    query = (
+        spark.readStream.format(form)
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("startingOffsets", "latest")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", where)
+        .start()
+    )
+    took = []
+    seen = -1
+    warm = 15
+    end = None
+    try:
+        while end is None or time.monotonic() < end:
+            for index in range(rows):
+                producer.produce(topic, b"x" * 100, partition=index % 2)
+            producer.flush(5)
+            progress = query.lastProgress
+            if query.exception() is not None:
+                raise query.exception()
+            if progress is not None and progress["batchId"] != seen and progress["numInputRows"]:
+                seen = progress["batchId"]
+                if warm:
+                    warm -= 1
+                    end = time.monotonic() + seconds
+                else:
+                    took.append(progress["durationMs"]["triggerExecution"])
+            time.sleep(0.02)
+    finally:
+        query.stop()
+        shutil.rmtree(where, ignore_errors=True)
+    took.sort()
+    return {"batches": len(took), "p50_ms": statistics.median(took), "p90_ms": took[int(len(took) * 0.9)]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=4_000_000, help="records of 100 B; a tenth of it of 1 KB")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=20, help="of micro-batches per source")
+    parser.add_argument("--jars", default="")
+    parser.add_argument("--json", default="")
+    args = parser.parse_args()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+    from headrace.testing.process import BrokerProcess
+
+    forms = ["headrace", "kafka"] if args.jars else ["headrace"]
+    result = {}
+    folder = Path(tempfile.mkdtemp(prefix="headrace-bench-"))
+    with BrokerProcess(folder / "broker", "--memory") as broker:
+        bootstrap = broker.bootstrap_servers
+        sizes = {"100 B": (100, args.rows), "1 KB": (1000, args.rows // 10)}
+        for size, rows in sizes.values():
+            fill(bootstrap, f"bench-{size}", rows, size, 2)
+        began = time.perf_counter()
+        spark = session(args.jars)
+        result["spark"] = spark.version
+        result["session_s"] = round(time.perf_counter() - began, 1)
+        result["first_read_s"] = round(read(spark, "headrace", bootstrap, "bench-1000"), 1)
+        for name, (size, rows) in sizes.items():
+            best = {}
+            for _ in range(args.rounds):
+                for form in forms:  # in turns: the machine's mood is the same for all
+                    best[form] = min(best.get(form, 1e9), read(spark, form, bootstrap, f"bench-{size}"))
+                pruned = read(spark, "headrace", bootstrap, f"bench-{size}", "value binary, offset bigint")
+                best["pruned"] = min(best.get("pruned", 1e9), pruned)
+            result[name] = {form: round(rows / seconds / 1e6, 2) for form, seconds in best.items()}
+            if args.jars:
+                result[name]["ratio"] = round(best["kafka"] / best["headrace"], 2)
+        for form in forms:
+            result[f"micro-batch {form}"] = micro_batches(spark, form, bootstrap, "bench-100", args.seconds, 20)
+        spark.stop()
+    print(json.dumps(result, indent=2))
+    if args.json:
+        Path(args.json).write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

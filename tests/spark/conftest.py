@@ -1,0 +1,176 @@
+"""One Spark session per process, one broker, and what a plain consumer sees of a topic."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("numba")
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from headrace import Broker
+
+FAST_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("headrace-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.streaming.checkpointFileManagerClass", FAST_CHECKPOINTS)
+        .config("spark.log.level", "OFF")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        yield running
+
+
+class Kafka:
+    """A plain client of the broker under test."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+
+    def topic(self, partitions: int = 1, name: str = "", **configs: str) -> str:
+        name = name or f"t{next(_numbers)}"
+        config = {key.replace("_", "."): value for key, value in configs.items()}
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+        return name
+
+    def grow(self, topic: str, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(10)
+
+    def delete(self, topic: str) -> None:
+        self.admin.delete_topics([topic])[topic].result(10)
+
+    def trim(self, topic: str, partition: int, offset: int) -> None:
+        """Delete records before an offset."""
+        place = TopicPartition(topic, partition, offset)
+        self.admin.delete_records([place])[place].result(10)
+
+    def produce(self, topic: str, records: Any, *, codec: str = "none", partition: int = 0, **more: Any) -> None:
+        """Records are values, or mappings as `Producer.produce` takes them. One batch for one call, if it fits."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": codec, "linger.ms": 20, **more})
+        for record in records:
+            fields = {"value": record} if not isinstance(record, dict) else record
+            producer.produce(topic, **{"partition": partition, **fields})
+        assert producer.flush(20) == 0
+
+    def rows(self, topic: str, partitions: int = 1) -> list[tuple[Any, ...]]:
+        """The topic as a plain consumer sees it, in the columns of the source with headers."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "plain",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+        consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
+        found, open_partitions = [], partitions
+        while open_partitions:
+            message = consumer.poll(10)
+            assert message is not None, "the plain consumer waits in vain"
+            if message.error():
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                open_partitions -= 1
+                continue
+            kind, timestamp_ms = message.timestamp()
+            headers = None if message.headers() is None else tuple(message.headers())
+            found.append(
+                (
+                    message.key(),
+                    message.value(),
+                    message.topic(),
+                    message.partition(),
+                    message.offset(),
+                    timestamp_ms,
+                    kind - 1,  # librdkafka counts from 1
+                    headers,
+                )
+            )
+        consumer.close()
+        return sorted(found, key=lambda row: row[3:5])
+
+    def committed(self, group: str, topic: str, partitions: int = 1) -> list[int]:
+        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
+        found = consumer.committed([TopicPartition(topic, index) for index in range(partitions)], 10)
+        consumer.close()
+        return [each.offset for each in found]
+
+
+@pytest.fixture(scope="session")
+def kafka(broker: Broker) -> Kafka:
+    return Kafka(broker.bootstrap_servers)
+
+
+@pytest.fixture
+def table(spark: Any, kafka: Kafka) -> Callable[..., Any]:
+    """A batch read: `table(subscribe=..., startingOffsets=...)`."""
+
+    def load(*, schema: str = "", **options: Any) -> Any:
+        reader = spark.read.format("headrace").option("kafka.bootstrap.servers", kafka.bootstrap)
+        if schema:
+            reader = reader.schema(schema)
+        return reader.options(**options).load()
+
+    return load
+
+
+class Stream:
+    """A query into memory that can be stopped and started again on its checkpoint."""
+
+    def __init__(self, spark: Any, bootstrap: str, checkpoint: Path) -> None:
+        self._spark = spark
+        self._bootstrap = bootstrap
+        self.checkpoint = checkpoint
+
+    def start(self, into: list[tuple[Any, ...]], *, available_now: bool = False, **options: Any) -> Any:
+        """Rows (topic, partition, offset, value) are appended to `into`."""
+
+        def keep(frame: Any, batch_id: int) -> None:
+            into.extend(tuple(row) for row in frame.select("topic", "partition", "offset", "value").collect())
+
+        reader = self._spark.readStream.format("headrace").option("kafka.bootstrap.servers", self._bootstrap)
+        writer = reader.options(**options).load().writeStream.foreachBatch(keep)
+        writer = writer.option("checkpointLocation", str(self.checkpoint))
+        return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+    def drain(self, **options: Any) -> list[tuple[Any, ...]]:
+        """Run once over what is there."""
+        rows: list[tuple[Any, ...]] = []
+        query = self.start(rows, available_now=True, **options)
+        assert query.awaitTermination(60)
+        return rows
+
+
+@pytest.fixture
+def stream(spark: Any, kafka: Kafka, tmp_path: Path) -> Stream:
+    return Stream(spark, kafka.bootstrap, tmp_path / "checkpoint")
