@@ -23,9 +23,10 @@ LAYERS = {
     "core": set(),
     "wire": {"core"},
     "group": {"core"},
+    "txn": {"core"},
     "storage": {"core", "wire.batch"},
-    "broker": {"core", "wire", "group", "storage"},
-    "apis": {"core", "wire", "broker", "group", "storage.log.Span", "storage.topic_config"},
+    "broker": {"core", "wire", "group", "txn", "storage"},
+    "apis": {"core", "wire", "broker", "group", "txn", "storage"},
     "gateways": {"core", "wire", "broker", "apis"},
     "runtime": {"core"},
     "client": {"core"},
@@ -34,7 +35,7 @@ LAYERS = {
 # The composition root, the command line, the test tools and the generated pages may see everything.
 ABOVE_THE_LAYERS = {"__init__", "__main__", "app", "cli", "embedded", "reference", "settings", "testing"}
 
-MACHINES = {"group"}
+MACHINES = {"group", "txn"}
 OUTSIDE_WORLD = {"os", "socket", "time", "random", "threading", "subprocess", "signal", "select", "secrets"}
 MAY_TOUCH_THE_WORLD = {"runtime", "client", "cli", "testing", "spark"}
 MAY_AWAIT = {"broker", "apis", "gateways", "runtime", "client", "cli", "testing", "app", "embedded", "__init__"}

@@ -190,14 +190,15 @@ class Shop:
         for number in range(self._wanted):
             product = dice.choice(list(PRODUCTS))
             count = dice.randint(1, 4)
+            customer = f"c{dice.randint(1, 500)}"
             order = {
                 "id": number,
-                "customer": f"c{dice.randint(1, 500)}",
+                "customer": customer,
                 "product": product,
                 "count": count,
                 "cents": count * PRODUCTS[product],
             }
-            producer.produce(TOPIC, json.dumps(order).encode(), order["customer"], on_delivery=self._delivered(order))
+            producer.produce(TOPIC, json.dumps(order).encode(), customer, on_delivery=self._delivered(order))
             if number % 100 == 0:
                 producer.poll(0)
                 ahead = begun + self._seconds * number / self._wanted - time.monotonic()

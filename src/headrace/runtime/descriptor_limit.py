@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-try:
-    import resource
-except ImportError:  # pragma: no cover - not on this system
-    resource = None  # type: ignore[assignment]
+import sys
 
 
 def raise_descriptor_limit() -> int:
     """Take as many file descriptors as we may without asking anyone; returns how many that is, or -1 if unknown."""
-    if resource is None:
+    if sys.platform == "win32":
         return -1
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY or soft >= hard:
         return soft
