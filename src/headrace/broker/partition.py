@@ -44,6 +44,7 @@ class Partition:
         "index",
         "leader_epoch",
         "log",
+        "may_mark",
         "on_marker",
         "topic",
         "topic_id",
@@ -70,7 +71,9 @@ class Partition:
         self.traffic = traffic
         self.durable_ack = False
         self.high_watermark = 0
-        # (partition, producer id, epoch, commit): who keeps pending records here is told that a marker was appended
+        # Who keeps pending records here is asked before a marker is appended (it may raise ApiError), and told of it:
+        # (partition, producer id, epoch, commit).
+        self.may_mark: Callable[[], object] | None = None
         self.on_marker: Callable[[Partition, int, int, bool], None] | None = None
         self._stable_offset = 0  # as those who wait know it
         self._clock = clock
@@ -137,6 +140,10 @@ class Partition:
         headers = list(batch.headers(data))
         return self.append(data, headers).last_offset + 1
 
+    def check_producer(self, producer_id: int, producer_epoch: int) -> None:
+        """Raises ApiError if the producer was fenced here, or has to end another transaction first."""
+        self.log.producers.check_own(producer_id, producer_epoch)
+
     def append_transactional(
         self, items: Sequence[tuple[bytes, bytes | None]], producer_id: int, producer_epoch: int
     ) -> int:
@@ -157,6 +164,8 @@ class Partition:
 
         Raises ApiError: invalid_producer_epoch, transaction_coordinator_fenced, kafka_storage_error.
         """
+        if self.may_mark is not None:
+            self.may_mark()
         size_bytes = self.log.size_bytes
         try:
             appended = append_marker(

@@ -124,6 +124,16 @@ class Producers:
                 f"a coordinator of epoch {coordinator_epoch} comes after one of epoch {known.coordinator_epoch}",
             )
 
+    def check_own(self, producer_id: int, producer_epoch: int) -> None:
+        """Whether a batch of our own may be appended within a producer's transaction. Raises ApiError."""
+        known = self._known.get(producer_id)
+        if known is None:
+            return
+        if producer_epoch < known.epoch:
+            raise _fenced(producer_id, producer_epoch, known)
+        if known.first_offset >= 0 and producer_epoch != known.epoch:
+            raise ApiError(ErrorCode.invalid_txn_state, f"producer {producer_id} has another transaction to end")
+
     def is_open(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether the producer has a transaction open, in this epoch."""
         known = self._known.get(producer_id)

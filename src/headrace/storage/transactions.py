@@ -67,6 +67,11 @@ def read_marker(data: Buffer, header: BatchHeader) -> Marker | None:
     return None
 
 
+def is_commit(key: bytes | None) -> bool:
+    """Whether the key of a control record says that a transaction was committed."""
+    return key is not None and len(key) >= _KEY.size and bool(_KEY.unpack_from(key)[1] == COMMIT)
+
+
 def append_marker(
     log: Log, producer_id: int, producer_epoch: int, marker: Marker, *, leader_epoch: int, now_ms: int
 ) -> Appended:
