@@ -68,6 +68,19 @@ class ClassicGroup(Rebalance):
         """Whether it is subscribed to `topic`; a consumer group whose subscriptions cannot be read might be."""
         return self.protocol_type == CONSUMER if self.subscribed is None else topic in self.subscribed
 
+    def dismiss(self, out: Outbox) -> None:
+        """Tell everyone who waits to join again: the group is about to become another."""
+        for member_id, token in self._joining.items():
+            out.answer(token, JoinAnswer(error=ErrorCode.rebalance_in_progress, member_id=member_id))
+        for token in self._syncing.values():
+            out.answer(token, SyncAnswer(error=ErrorCode.rebalance_in_progress))
+        self._joining.clear()
+        self._syncing.clear()
+
+    def rebalance(self, now: Now, out: Outbox) -> None:
+        """Begin a rebalance for a reason from outside."""
+        self._prepare_rebalance(now, out)
+
     def describe(self) -> Description:
         stable = self.state is State.STABLE
         return Description(
@@ -305,13 +318,14 @@ class ClassicGroup(Rebalance):
         if command.generation < 0 and self.state is State.EMPTY:
             return NONE  # a simple consumer or an administrator
         if command.generation < 0 and not command.member_id and command.instance_id is None:
-            return ErrorCode.unknown_member_id
+            # Older transactional producers do not say for whom they commit.
+            return ErrorCode.unknown_member_id if command.producer is None else NONE
         fault = self.roster.fault(command.member_id, command.instance_id)
         if fault is not NONE:
             return fault
         if command.generation != self.generation:
             return ErrorCode.illegal_generation
-        if self.state is State.COMPLETING:
+        if self.state is State.COMPLETING and command.producer is None:
             return ErrorCode.rebalance_in_progress
         self._extend(self.roster[command.member_id], now)
         return NONE

@@ -26,10 +26,14 @@ if TYPE_CHECKING:
 
 
 class State(StrEnum):
+    """Of groups of both protocols: ASSIGNING and RECONCILING are the new one's."""
+
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
+    ASSIGNING = "Assigning"
+    RECONCILING = "Reconciling"
     DEAD = "Dead"
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from headrace.core.config import at_least, between, setting
 from headrace.core.limits import MEMBERS_PER_GROUP, OFFSET_METADATA_BYTES
 from headrace.core.units import DAY_MS, MIB, MINUTE_MS, SECOND_MS
+
+Migration = Literal["bidirectional", "upgrade", "downgrade", "disabled"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,31 @@ class GroupSettings:
         check=between(1, 2**31 - 1),
         kafka="group.max.size",
     )
+    consumer_session_timeout_ms: int = setting(
+        45 * SECOND_MS,
+        help="Members of the new protocol (KIP-848) that are silent for so long are removed.",
+        unit="ms",
+        check=at_least(1),
+        kafka="group.consumer.session.timeout.ms",
+    )
+    consumer_heartbeat_interval_ms: int = setting(
+        5 * SECOND_MS,
+        help="How often members of the new protocol are told to send heartbeats.",
+        unit="ms",
+        check=at_least(1),
+        kafka="group.consumer.heartbeat.interval.ms",
+    )
+    consumer_max_size: int = setting(
+        MEMBERS_PER_GROUP,
+        help="Most members of a group of the new protocol.",
+        check=between(1, 2**31 - 1),
+        kafka="group.consumer.max.size",
+    )
+    consumer_migration: Migration = setting(
+        "bidirectional",
+        help="Whether groups with members may change between the classic and the new protocol.",
+        kafka="group.consumer.migration.policy",
+    )
     offsets_partitions: int = setting(
         8,
         help="Partitions of __consumer_offsets. It cannot change once the topic exists.",
@@ -50,6 +78,10 @@ class GroupSettings:
         unit="ms",
         check=at_least(MINUTE_MS),
         kafka="offsets.retention.minutes",
+    )
+    keep_prefixes: str = setting(
+        "headrace-spark-",
+        help="Groups whose ids begin so never lose their offsets; several prefixes are separated by commas.",
     )
     offsets_check_interval_ms: int = setting(
         10 * MINUTE_MS,
