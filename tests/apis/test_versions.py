@@ -201,6 +201,15 @@ REQUESTS: dict[int, Any] = {
         group_id=s.group, topics=[{"name": s.topic, "partitions": [{"partition_index": 0}]}]
     ),
     60: lambda s: _only(include_cluster_authorized_operations=True),
+    68: lambda s: _only(
+        group_id=s.fresh,
+        member_id="m1",
+        member_epoch=0,
+        rebalance_timeout=60_000,
+        subscribed_topic_names=[s.topic],
+        topic_partitions=[],
+    ),
+    69: lambda s: _only(group_ids=[s.group], include_authorized_operations=True),
     74: lambda s: {},
     75: lambda s: _only(topics=[{"name": s.topic}], response_partition_limit=100),
 }  # fmt: skip
@@ -209,6 +218,7 @@ REQUESTS: dict[int, Any] = {
 EXPECTED: dict[int, set[ErrorCode]] = {
     11: {ErrorCode.member_id_required},  # from v4 on (KIP-394)
     42: {ErrorCode.non_empty_group},
+    69: {ErrorCode.group_id_not_found},  # it is a classic group
     43: {ErrorCode.election_not_needed},
     12: {ErrorCode.rebalance_in_progress},  # the leader has not brought its assignment yet
     8: {ErrorCode.rebalance_in_progress},

@@ -234,7 +234,7 @@ def test_a_description_shows_metadata_of_stable_groups_only(stage: Stage) -> Non
 def test_groups_are_listed_with_type_and_state(stage: Stage) -> None:
     stage.stable()
     stage.commit(group="simple")
-    assert stage.list().groups == (("g", "consumer", "Stable"), ("simple", "", "Empty"))
+    assert stage.list().groups == (("g", "consumer", "Stable", "classic"), ("simple", "", "Empty", "classic"))
 
 
 def test_a_way_between_states_that_is_not_in_the_table_is_a_bug(stage: Stage) -> None:

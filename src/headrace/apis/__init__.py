@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from headrace.apis import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
+    consumer_group_describe,
+    consumer_group_heartbeat,
     create_partitions,
     create_topics,
     delete_groups,
@@ -17,8 +21,11 @@ from headrace.apis import (
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_producers,
     describe_topic_partitions,
+    describe_transactions,
     elect_leaders,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -30,6 +37,7 @@ from headrace.apis import (
     list_groups,
     list_offsets,
     list_partition_reassignments,
+    list_transactions,
     metadata,
     offset_commit,
     offset_delete,
@@ -37,6 +45,8 @@ from headrace.apis import (
     offset_for_leader_epoch,
     produce,
     sync_group,
+    txn_offset_commit,
+    write_txn_markers,
 )
 from headrace.apis.api import Api
 
@@ -61,6 +71,11 @@ TABLE: Final[Mapping[int, Api]] = {
         delete_topics,
         delete_records,
         init_producer_id,
+        add_partitions_to_txn,
+        add_offsets_to_txn,
+        end_txn,
+        write_txn_markers,
+        txn_offset_commit,
         offset_for_leader_epoch,
         describe_configs,
         alter_configs,
@@ -72,6 +87,11 @@ TABLE: Final[Mapping[int, Api]] = {
         list_partition_reassignments,
         offset_delete,
         describe_cluster,
+        describe_producers,
+        describe_transactions,
+        list_transactions,
+        consumer_group_heartbeat,
+        consumer_group_describe,
         list_config_resources,
         describe_topic_partitions,
     )

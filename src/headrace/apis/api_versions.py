@@ -3,7 +3,8 @@
 What we serve is derived from the table of APIs. A version that we do not know is answered in version 0 with
 UNSUPPORTED_VERSION and our own range, so that the client can try again (KIP-511). The answer's header is always
 version 0. From version 3 on features are told: with `transaction.version` 2, clients use the newer transaction protocol
-(KIP-890); it is finalized if all the APIs of transactions are served.
+(KIP-890); it is finalized if all the APIs of transactions are served. `group.version` 1 is the new group protocol
+(KIP-848).
 """
 
 from __future__ import annotations
@@ -15,27 +16,28 @@ from headrace.core.errors import ErrorCode
 
 TRANSACTIONS = frozenset({22, 24, 25, 26, 28})
 TRANSACTION_VERSION = 2
+GROUP_VERSION = 1
 ZERO_FROM = 4  # older clients fail on a supported feature whose minimum is 0 (KIP-1022)
 
 
 def handle(ctx: Context, request: Any) -> Answer:
     from headrace.apis import TABLE
 
-    features = _features(ctx.version) if TABLE.keys() >= TRANSACTIONS else {}
-    return {"error_code": ErrorCode.none, "api_keys": [_row(api) for api in TABLE.values()], **features}
-
-
-def _features(version: int) -> Answer:
-    supported = {"name": "transaction.version", "min_version": 0, "max_version": TRANSACTION_VERSION}
-    finalized = {
-        "name": "transaction.version",
-        "min_version_level": TRANSACTION_VERSION,
-        "max_version_level": TRANSACTION_VERSION,
-    }
+    features = {"group.version": GROUP_VERSION}
+    if TABLE.keys() >= TRANSACTIONS:
+        features["transaction.version"] = TRANSACTION_VERSION
     return {
-        "supported_features": [supported] if version >= ZERO_FROM else [],
+        "error_code": ErrorCode.none,
+        "api_keys": [_row(api) for api in TABLE.values()],
+        "supported_features": [
+            {"name": name, "min_version": 0, "max_version": level}
+            for name, level in features.items()
+            if ctx.version >= ZERO_FROM
+        ],
         "finalized_features_epoch": 0,
-        "finalized_features": [finalized],
+        "finalized_features": [
+            {"name": name, "min_version_level": level, "max_version_level": level} for name, level in features.items()
+        ],
     }
 
 

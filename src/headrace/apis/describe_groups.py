@@ -1,6 +1,7 @@
 """DescribeGroups, versions 0-6: state, protocol and members of groups.
 
-A group that nobody knows is Dead; from version 6 on it also has the error GROUP_ID_NOT_FOUND.
+A group that nobody knows, or that uses the new protocol (see ConsumerGroupDescribe), is Dead; from version 6 on it also
+has the error GROUP_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _answer(ctx: Context, described: Description, allowed: int) -> Answer:
     missing = not described.found and ctx.version >= NOT_FOUND_SINCE
     return {
         "error_code": ErrorCode.group_id_not_found if missing else ErrorCode.none,
-        "error_message": f"Group {described.group} not found." if missing else None,
+        "error_message": described.fault if missing else None,
         "group_id": described.group,
         "group_state": described.state,
         "protocol_type": described.protocol_type,

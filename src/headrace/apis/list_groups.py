@@ -1,6 +1,6 @@
 """ListGroups, versions 0-5: all groups, from version 4 on by state, from version 5 on by type.
 
-Filters do not care about case. Every group is of type "classic".
+Filters do not care about case. A type is "classic" or "consumer" (KIP-848).
 """
 
 from __future__ import annotations
@@ -10,19 +10,17 @@ from typing import Any
 from headrace.apis.api import Answer, Api, Context
 from headrace.core.errors import ApiError, ErrorCode
 
-TYPE = "classic"
-
 
 async def handle(ctx: Context, request: Any) -> Answer:
     states = {state.strip().lower() for state in getattr(request, "states_filter", None) or ()}
     types = {kind.strip().lower() for kind in getattr(request, "types_filter", None) or ()}
-    listed = [] if types and TYPE not in types else await ctx.service.groups.list()
+    listed = await ctx.service.groups.list()
     return {
         "error_code": ErrorCode.none,
         "groups": [
-            {"group_id": group, "protocol_type": protocol_type, "group_state": state, "group_type": TYPE}
-            for group, protocol_type, state in listed
-            if not states or state.lower() in states
+            {"group_id": group, "protocol_type": protocol_type, "group_state": state, "group_type": kind}
+            for group, protocol_type, state, kind in listed
+            if (not states or state.lower() in states) and (not types or kind in types)
         ],
     }
 

@@ -1,7 +1,8 @@
 """OffsetCommit, versions 2-10: remember how far a group has read. From version 10 on topics are given by id.
 
 Partitions that do not exist get UNKNOWN_TOPIC_OR_PARTITION (UNKNOWN_TOPIC_ID for ids); the others are committed. An
-error of the group or the member is every partition's error. Versions 2-4 may ask for a retention of their own.
+error of the group or the member is every partition's error. Versions 2-4 may ask for a retention of their own. Members
+of the new protocol (KIP-848) need version 9, give their epoch as generation, and get STALE_MEMBER_EPOCH for an old one.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
             instance_id=getattr(request, "group_instance_id", None),
             retention_ms=retention_ms if retention_ms >= 0 else None,
             unknown_group=ErrorCode.group_id_not_found if newest else ErrorCode.illegal_generation,
+            knows_epochs=newest,
         )
         for (topic_at, at), error in zip(places, outcome.errors, strict=True):
             topics[topic_at][at] = error

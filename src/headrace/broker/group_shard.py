@@ -6,6 +6,8 @@ Rules:
 - If an append or a commit fails, memory may be ahead of the log: the machine is thrown away, everyone who waits is told
   COORDINATOR_NOT_AVAILABLE, and a new machine is built from the log. Until then: COORDINATOR_LOAD_IN_PROGRESS.
 - A caller that goes away loses its answer only; what was decided stays decided.
+- Offsets of a transaction are appended as a batch of its producer and are pending until its marker is appended to this
+  log, by the transaction coordinator. No marker is let in while the machine is not loaded.
 - The log is rewritten as it grows: the live records are appended again, then everything before them is forgotten. A
   crash in between leaves both, and replaying both gives the same state.
 - Timeouts are in the loop's monotonic time; the wall clock only dates commits and retention.
@@ -16,13 +18,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.core.errors import ApiError, ErrorCode, StorageError
-from headrace.group.commands import Answer, Command, Decision, Now, Token
+from headrace.group.commands import Answer, Command, Commit, Decision, Now, Token
 from headrace.group.machine import Groups
+from headrace.group.pending import Producer
 from headrace.group.records import Record
+from headrace.group.topics import Topics, TopicTable
+from headrace.storage.transactions import is_commit
+from headrace.wire.layout import CONTROL, TRANSACTIONAL
 
 if TYPE_CHECKING:
     from headrace.core.ports import Clock, Workers
@@ -55,7 +61,7 @@ class Sized(Protocol):
 
 
 class OffsetsLog(Protocol):
-    """What groups need of a partition."""
+    """What coordinators need of a partition."""
 
     @property
     def log(self) -> Sized: ...
@@ -73,6 +79,41 @@ class OffsetsLog(Protocol):
         """Forget the records below `offset`."""
 
 
+class Header(Protocol):
+    """What is asked of a batch that was read back."""
+
+    @property
+    def base_offset(self) -> int: ...
+
+    @property
+    def last_offset_delta(self) -> int: ...
+
+    @property
+    def attributes(self) -> int: ...
+
+    @property
+    def producer_id(self) -> int: ...
+
+    @property
+    def producer_epoch(self) -> int: ...
+
+
+class GroupLog(OffsetsLog, Protocol):
+    """What groups need of a partition besides."""
+
+    on_marker: Callable[[Any, int, int, bool], None] | None
+    may_mark: Callable[[], object] | None
+
+    def append_transactional(self, items: Sequence[Record], producer_id: int, producer_epoch: int) -> int:
+        """As `append_internal`, within a producer's transaction."""
+
+    def check_producer(self, producer_id: int, producer_epoch: int) -> None:
+        """Raises ApiError if the producer was fenced, or has to end another transaction first."""
+
+    def read_batches(self) -> Iterable[tuple[Header, Sequence[Stored]]]:
+        """Every batch from start to end. Blocking."""
+
+
 def size_of(records: Iterable[Record]) -> int:
     return sum(len(key) + len(value or b"") + RECORD_OVERHEAD_BYTES for key, value in records)
 
@@ -80,8 +121,9 @@ def size_of(records: Iterable[Record]) -> int:
 class GroupShard:
     """See the module."""
 
-    def __init__(self, log: OffsetsLog, settings: GroupSettings, *, clock: Clock, workers: Workers) -> None:
+    def __init__(self, log: GroupLog, settings: GroupSettings, *, clock: Clock, workers: Workers) -> None:
         self.machine: Groups | None = None  # None while it is not loaded
+        self._topics: Topics = TopicTable()
         self._log = log
         self._settings = settings
         self._clock = clock
@@ -97,6 +139,8 @@ class GroupShard:
         self._sending: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._stopped = False
+        log.on_marker = self._marked
+        log.may_mark = self._ready
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -117,6 +161,7 @@ class GroupShard:
                 complained = True
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
+            machine.reading.topics = self._topics
             self.machine, self._end, self._committed = machine, end, 0
             self._compact_at_bytes = max(self._settings.compact_after_bytes, 2 * live_bytes)
             self._loading = None
@@ -127,10 +172,20 @@ class GroupShard:
         """Blocking; in a worker. Nobody else writes to this log."""
         now = self._now()
         machine, end = Groups(self._settings, now), 0
-        for record in self._log.read_all():
-            end = record.offset + 1
-            if record.key is not None:
-                machine.replay(record.key, record.value, now)
+        for header, records in self._log.read_batches():
+            end = header.base_offset + header.last_offset_delta + 1
+            producer = (header.producer_id, header.producer_epoch)
+            if header.attributes & CONTROL:
+                for record in records:
+                    machine.end_transaction(producer[0], commit=is_commit(record.key), now=now)
+                continue
+            for record in records:
+                if record.key is None:
+                    continue
+                if header.attributes & TRANSACTIONAL:
+                    machine.replay_pending(producer, record.key, record.value, now)
+                else:
+                    machine.replay(record.key, record.value, now)
         return machine, end, size_of(machine.snapshot())
 
     async def stop(self) -> None:
@@ -144,29 +199,48 @@ class GroupShard:
             self._loading.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def show(self, topics: Topics) -> None:
+        """What there is to read from now on."""
+        self._topics = topics
+        if self.machine is not None:
+            self.machine.reading.topics = topics
+
     # -- commands ------------------------------------------------------------------------------------------------
 
     async def ask(self, command: Command) -> Answer:
         """Decide now; return when the answer may go out. Raises ApiError."""
+        machine = self._ready()
+        if isinstance(command, Commit) and command.producer is not None:
+            self._log.check_producer(*command.producer)
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._waiting[command.token] = future
+        try:
+            self._act(machine.decide(command, self._now()))
+            return await future
+        finally:
+            self._waiting.pop(command.token, None)
+
+    def _ready(self) -> Groups:
         if self.machine is None:
             stopped = self._stopped
             raise ApiError(
                 ErrorCode.coordinator_not_available if stopped else ErrorCode.coordinator_load_in_progress,
                 "The group coordinator is stopping." if stopped else "The group coordinator is loading.",
             )
-        future: asyncio.Future[Answer] = self._loop.create_future()
-        self._waiting[command.token] = future
-        try:
-            self._act(self.machine.decide(command, self._now()))
-            return await future
-        finally:
-            self._waiting.pop(command.token, None)
+        return self.machine
+
+    def _marked(self, log: Any, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        """A marker was appended: what was pending takes effect, or never will."""
+        if self.machine is not None:
+            self._end = log.log.end_offset
+            self.machine.end_transaction(producer_id, commit=commit, now=self._now())
+            self._act(Decision((), ()))
 
     def _now(self) -> Now:
         return Now(round(self._loop.time() * 1000), self._clock.now_ms())
 
     def _act(self, decision: Decision) -> None:
-        if decision.records and not self._append(decision.records):
+        if decision.records and not self._append(decision.records, decision.producer):
             return
         if self._committed >= self._end:
             self._send(decision.answers)
@@ -178,7 +252,7 @@ class GroupShard:
         if self._compacting is None and self._log.log.size_bytes > self._compact_at_bytes:
             self._compacting = self._loop.create_task(self._compact())
 
-    def _append(self, records: Sequence[Record]) -> bool:
+    def _append(self, records: Sequence[Record], producer: Producer | None = None) -> bool:
         batch: list[Record] = []
         size = 0
         try:
@@ -186,14 +260,20 @@ class GroupShard:
                 batch.append(record)
                 size += size_of((record,))
                 if size >= BATCH_BYTES:
-                    self._end = self._log.append_internal(batch)
+                    self._append_batch(batch, producer)
                     batch, size = [], 0
             if batch:
-                self._end = self._log.append_internal(batch)
+                self._append_batch(batch, producer)
         except (ApiError, StorageError) as error:
             self._rebuild(error)
             return False
         return True
+
+    def _append_batch(self, batch: Sequence[Record], producer: Producer | None) -> None:
+        if producer is None:
+            self._end = self._log.append_internal(batch)
+        else:
+            self._end = self._log.append_transactional(batch, *producer)
 
     def _send(self, answers: Iterable[tuple[Token, Answer]]) -> None:
         for token, answer in answers:
@@ -270,11 +350,16 @@ class GroupShard:
         for name in [] if machine is None else machine.names():
             assert machine is not None
             batch.extend(machine.snapshot((name,)))
+            pending = list(machine.pending(name))
             size = size_of(batch)
-            if size < BATCH_BYTES:
+            if size < BATCH_BYTES and not pending:
                 continue
             if not self._append(batch):
                 return
+            for producer, records in pending:  # after the rest: the later one of two commits counts
+                size += size_of(records)
+                if not self._append(records, producer):
+                    return
             live_bytes += size
             batch = []
             await asyncio.sleep(0)

@@ -5,35 +5,42 @@ Rules:
 - The topic is made when the first member or commit needs it; reading never makes it.
 - Every method returns when its answer may go out, and raises ApiError if there can be none. Errors that are part of an
   answer are in the answer.
+- What there is to read is shown to the groups whenever the image changes.
 - Ids are drawn by `new_id`, which is given in.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Protocol, cast
+from uuid import UUID
 
-from headrace.broker.group_shard import GroupShard, OffsetsLog
+from headrace.broker.group_shard import GroupLog, GroupShard, OffsetsLog
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.commands import (
     Answer,
     Command,
     Commit,
+    ConsumerDescription,
+    ConsumerHeartbeat,
     Delete,
     DeleteOffsets,
     Describe,
+    DescribeConsumer,
     Description,
     Fetch,
     FetchAnswer,
     FetchedOffset,
     ForgetTopics,
     Heartbeat,
+    HeartbeatAnswer,
     Join,
     JoinAnswer,
     Leave,
     LeaveAnswer,
+    ListedGroup,
     ListGroups,
     Listing,
     OffsetToCommit,
@@ -43,22 +50,24 @@ from headrace.group.commands import (
     SyncAnswer,
 )
 from headrace.group.rebalance import State
+from headrace.group.topics import Grouped, Topic
 
 if TYPE_CHECKING:
-    from headrace.broker.image import Image
+    from headrace.broker.image import Image, TopicImage
     from headrace.core.ports import Clock, Workers
     from headrace.group.settings import GroupSettings
+    from headrace.group.topics import Topics
 
-__all__ = ["GroupCoordinator", "OffsetsLog", "OffsetsTopic", "partition_for"]
+__all__ = ["GroupCoordinator", "GroupLog", "OffsetsLog", "OffsetsTopic", "partition_for"]
 
 
 class OffsetsTopic(Protocol):
     """The offsets topic. A partition whose log is offline is None."""
 
-    def find(self) -> Sequence[OffsetsLog | None]:
+    def find(self) -> Sequence[GroupLog | None]:
         """Its partitions in order; none if there is no such topic yet."""
 
-    async def ensure(self) -> Sequence[OffsetsLog | None]:
+    async def ensure(self) -> Sequence[GroupLog | None]:
         """The same, after making the topic if need be. Raises ApiError."""
 
 
@@ -71,6 +80,28 @@ def partition_for(group: str, partitions: int) -> int:
     if value >= 1 << 31:
         value -= 1 << 32
     return (0 if value == -(1 << 31) else abs(value)) % partitions
+
+
+class ImageTopics:
+    """The image's topics as groups see them. Nothing is copied."""
+
+    __slots__ = ("_names", "_topics")
+
+    def __init__(self, topics: Mapping[str, TopicImage]) -> None:
+        self._topics = topics
+        self._names: dict[UUID, str] | None = None
+
+    def find(self, name: str) -> Topic | None:
+        found = self._topics.get(name)
+        return None if found is None else Topic(found.topic_id, len(found.partitions))
+
+    def name_of(self, topic_id: UUID) -> str | None:
+        if self._names is None:
+            self._names = {topic.topic_id: name for name, topic in self._topics.items()}
+        return self._names.get(topic_id)
+
+    def names(self) -> Iterable[str]:
+        return self._topics
 
 
 class GroupCoordinator:
@@ -91,6 +122,7 @@ class GroupCoordinator:
         self._workers = workers
         self._new_id = new_id
         self._shards: list[GroupShard | None] = []
+        self._shown: Topics = ImageTopics({})
         self._opening: asyncio.Task[None] | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
         self._tokens = count(1)
@@ -98,12 +130,14 @@ class GroupCoordinator:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    async def start(self, known_topics: Collection[str] | None = None) -> None:
+    async def start(self, known_topics: Mapping[str, TopicImage] | None = None) -> None:
         """Load what there is; returns when it is loaded, or cannot be for now.
 
         Offsets of topics that are not among `known_topics` are forgotten: a crash may have come between the deletion of
         a topic and that of its offsets, and a new topic of that name must not inherit them.
         """
+        if known_topics is not None:
+            self._shown = ImageTopics(known_topics)
         self._adopt(self._topic.find())
         loading = [shard.load() for shard in self._ready_or_not()]
         if loading:
@@ -118,7 +152,14 @@ class GroupCoordinator:
         await asyncio.gather(*(shard.stop() for shard in self._ready_or_not()))
 
     def changed(self, old: Image, new: Image) -> None:
-        """The image moved on: offsets of topics that are gone are forgotten. To subscribe to the controller."""
+        """The image moved on: groups see it, and offsets of topics that are gone are forgotten.
+
+        To subscribe to the controller.
+        """
+        if old.topics != new.topics:
+            self._shown = ImageTopics(new.topics)
+            for shard in self._ready_or_not():
+                shard.show(self._shown)
         self._forget(
             name
             for name, topic in old.topics.items()
@@ -194,6 +235,43 @@ class GroupCoordinator:
         """`members`: (member id, instance id)."""
         return cast(LeaveAnswer, await self._ask(Leave(token=next(self._tokens), group=group, members=tuple(members))))
 
+    async def consumer_heartbeat(
+        self,
+        *,
+        group: str,
+        member_id: str,
+        member_epoch: int,
+        instance_id: str | None = None,
+        rack_id: str | None = None,
+        client_id: str = "",
+        client_host: str = "",
+        rebalance_timeout_ms: int | None = None,
+        topics: Iterable[str] | None = None,
+        pattern: str | None = None,
+        assignor: str | None = None,
+        owned: Grouped | None = None,
+        must_bring_id: bool = True,
+    ) -> HeartbeatAnswer:
+        """KIP-848. None means: as before."""
+        command = ConsumerHeartbeat(
+            token=next(self._tokens),
+            group=group,
+            member_id=member_id,
+            new_id=self._new_id() if not member_id else "",
+            member_epoch=member_epoch,
+            instance_id=instance_id,
+            rack_id=rack_id,
+            client_id=client_id,
+            client_host=client_host,
+            rebalance_timeout_ms=rebalance_timeout_ms,
+            topics=None if topics is None else tuple(topics),
+            pattern=pattern,
+            assignor=assignor,
+            owned=owned,
+            must_bring_id=must_bring_id,
+        )
+        return cast(HeartbeatAnswer, await self._ask(command))
+
     # -- offsets -------------------------------------------------------------------------------------------------
 
     async def commit(
@@ -206,6 +284,7 @@ class GroupCoordinator:
         instance_id: str | None = None,
         retention_ms: int | None = None,
         unknown_group: ErrorCode = ErrorCode.group_id_not_found,
+        knows_epochs: bool = True,
     ) -> PartitionErrors:
         command = Commit(
             token=next(self._tokens),
@@ -216,16 +295,65 @@ class GroupCoordinator:
             instance_id=instance_id,
             retention_ms=retention_ms,
             unknown_group=unknown_group,
+            knows_epochs=knows_epochs,
         )
         return cast(PartitionErrors, await self._ask(command))
 
-    async def fetch(self, group: str, partitions: Iterable[tuple[str, int]] | None = None) -> tuple[FetchedOffset, ...]:
-        """The offsets of `partitions`, in that order; of all that were committed if that is None."""
+    async def commit_transactional(
+        self,
+        group: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        producer_id: int,
+        producer_epoch: int,
+        offsets: Iterable[OffsetToCommit],
+    ) -> tuple[ErrorCode, ...]:
+        """Commit within a producer's transaction: pending until that ends. An error per offset, in order.
+
+        That the transaction includes the group's partition is for the caller to see to, right before: the offsets are
+        appended before this first waits.
+        """
+        if not self._shards:
+            await self._open()  # and what the caller knows is not true any more
+            raise ApiError(ErrorCode.coordinator_load_in_progress)
+        command = Commit(
+            token=next(self._tokens),
+            group=group,
+            offsets=tuple(offsets),
+            member_id=member_id,
+            generation=generation,
+            instance_id=instance_id,
+            unknown_group=ErrorCode.illegal_generation,
+            producer=(producer_id, producer_epoch),
+        )
+        errors = cast(PartitionErrors, await self._ask(command)).errors
+        stale, old = ErrorCode.stale_member_epoch, ErrorCode.illegal_generation  # which these clients understand
+        return tuple(old if error is stale else error for error in errors)
+
+    async def fetch(
+        self,
+        group: str,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        member_id: str | None = None,
+        member_epoch: int = -1,
+    ) -> tuple[FetchedOffset, ...]:
+        """The offsets of `partitions`, in that order; of all that were committed if that is None. Raises ApiError."""
         asked = None if partitions is None else tuple(partitions)
         if not self._shards:
             return tuple(FetchedOffset(topic, partition) for topic, partition in asked or ())
-        command = Fetch(token=next(self._tokens), group=group, partitions=asked)
-        return cast(FetchAnswer, await self._ask(command)).offsets
+        command = Fetch(
+            token=next(self._tokens),
+            group=group,
+            partitions=asked,
+            member_id=member_id,
+            member_epoch=member_epoch,
+        )
+        answer = cast(FetchAnswer, await self._ask(command))
+        if answer.error is not ErrorCode.none:
+            raise ApiError(answer.error)
+        return answer.offsets
 
     async def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> PartitionErrors:
         asked = tuple(partitions)
@@ -246,11 +374,15 @@ class GroupCoordinator:
 
     async def describe(self, group: str) -> Description:
         if not self._shards:
-            return Description(group=group, found=False, state=State.DEAD)
+            return Description(group=group, found=False, fault=f"Group {group} not found.", state=State.DEAD)
         return cast(Description, await self._ask(Describe(token=next(self._tokens), group=group)))
 
-    async def list(self) -> list[tuple[str, str, str]]:
-        """(group, protocol type, state) of every group."""
+    async def describe_consumer(self, group: str) -> ConsumerDescription:
+        if not self._shards:
+            return ConsumerDescription(group=group, fault=f"Group {group} not found.")
+        return cast(ConsumerDescription, await self._ask(DescribeConsumer(token=next(self._tokens), group=group)))
+
+    async def list(self) -> list[ListedGroup]:
         answers = await asyncio.gather(
             *(shard.ask(ListGroups(token=next(self._tokens))) for shard in self._ready_or_not())
         )
@@ -316,11 +448,15 @@ class GroupCoordinator:
             await asyncio.wait(loading, timeout=1)
         self._shards = shards
 
-    def _adopt(self, logs: Sequence[OffsetsLog | None]) -> None:
+    def _adopt(self, logs: Sequence[GroupLog | None]) -> None:
         self._shards = [self._shard(log) for log in logs]
 
-    def _shard(self, log: OffsetsLog | None) -> GroupShard | None:
-        return None if log is None else GroupShard(log, self._settings, clock=self._clock, workers=self._workers)
+    def _shard(self, log: GroupLog | None) -> GroupShard | None:
+        if log is None:
+            return None
+        shard = GroupShard(log, self._settings, clock=self._clock, workers=self._workers)
+        shard.show(self._shown)
+        return shard
 
     def _forget(self, topics: Iterable[str]) -> None:
         gone = frozenset(topics)

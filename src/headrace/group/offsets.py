@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.group.classic import ClassicGroup
+from headrace.group.consumer import ConsumerGroup
 from headrace.group.rebalance import State
 from headrace.group.records import OffsetCommit
 from headrace.group.subscription import CONSUMER
@@ -50,7 +51,7 @@ class OffsetTable:
 
 
 def expired(
-    group: ClassicGroup, offsets: dict[TopicPartition, OffsetCommit], retention_ms: int, wall_ms: int
+    group: ClassicGroup | ConsumerGroup, offsets: dict[TopicPartition, OffsetCommit], retention_ms: int, wall_ms: int
 ) -> list[TopicPartition]:
     """The offsets of `group` whose time has come."""
     since_ms: int | None

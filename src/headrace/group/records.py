@@ -10,7 +10,22 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import msgspec
+
+from headrace.group.consumer_records import (
+    ConsumerGroupKey,
+    ConsumerKey,
+    ConsumerMemberKey,
+    ConsumerValue,
+    Current,
+    CurrentKey,
+    Epochs,
+    MemberFacts,
+    Target,
+    TargetKey,
+)
 
 
 class GroupKey(msgspec.Struct, frozen=True, tag="g", array_like=True):
@@ -23,7 +38,7 @@ class OffsetKey(msgspec.Struct, frozen=True, tag="o", array_like=True):
     partition: int
 
 
-Key = GroupKey | OffsetKey
+Key = GroupKey | OffsetKey | ConsumerKey
 
 
 class MemberRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -60,13 +75,22 @@ class OffsetCommit(msgspec.Struct, frozen=True, array_like=True):
     expires_ms: int | None = None
 
 
-Value = GroupMetadata | OffsetCommit
+Value = GroupMetadata | OffsetCommit | ConsumerValue
 Record = tuple[bytes, bytes | None]
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_key = msgspec.msgpack.Decoder(GroupKey | OffsetKey).decode
-_decode_group = msgspec.msgpack.Decoder(GroupMetadata).decode
-_decode_offset = msgspec.msgpack.Decoder(OffsetCommit).decode
+_decode_key: Callable[[bytes], Key] = msgspec.msgpack.Decoder(Key).decode
+_VALUES: Mapping[type[Key], type[Value]] = {
+    GroupKey: GroupMetadata,
+    OffsetKey: OffsetCommit,
+    ConsumerGroupKey: Epochs,
+    ConsumerMemberKey: MemberFacts,
+    TargetKey: Target,
+    CurrentKey: Current,
+}
+_decode_value: Mapping[type[Key], Callable[[bytes], Value]] = {
+    key: msgspec.msgpack.Decoder(value).decode for key, value in _VALUES.items()
+}
 
 
 def encode(key: Key, value: Value | None) -> Record:
@@ -82,4 +106,4 @@ def decode(key: bytes, value: bytes | None) -> tuple[Key, Value | None] | None:
         return None
     if value is None:
         return known, None
-    return known, _decode_group(value) if isinstance(known, GroupKey) else _decode_offset(value)
+    return known, _decode_value[type(known)](value)
