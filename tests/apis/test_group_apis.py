@@ -63,6 +63,10 @@ class Log:
     def read_all(self):
         return self.stored
 
+    def read_batches(self):
+        plain = {"last_offset_delta": 0, "attributes": 0, "producer_id": -1, "producer_epoch": -1}
+        return [(SimpleNamespace(base_offset=record.offset, **plain), [record]) for record in self.stored]
+
     def delete_before(self, offset):
         raise NotImplementedError
 

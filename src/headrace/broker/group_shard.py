@@ -28,7 +28,7 @@ from headrace.group.pending import Producer
 from headrace.group.records import Record
 from headrace.group.topics import Topics, TopicTable
 from headrace.storage.transactions import is_commit
-from headrace.wire.layout import CONTROL, TRANSACTIONAL
+from headrace.wire.batch import CONTROL, TRANSACTIONAL
 
 if TYPE_CHECKING:
     from headrace.core.ports import Clock, Workers

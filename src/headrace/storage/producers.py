@@ -25,7 +25,7 @@ from crc32c import crc32c
 
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.storage.transactions import Marker, Transactions, read_marker
-from headrace.wire.layout import CONTROL, TRANSACTIONAL
+from headrace.wire.batch import CONTROL, TRANSACTIONAL
 
 if TYPE_CHECKING:
     from headrace.core.ports import Buffer

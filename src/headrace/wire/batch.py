@@ -44,8 +44,10 @@ from headrace.wire.records import Record, build, rebuild, records, records_witho
 from headrace.wire.skim import Glimpse, horizon_of, payload_of, recompress, repack, skim
 
 __all__ = [
+    "CONTROL",
     "HEADER_BYTES",
     "LENGTH_OVERHEAD",
+    "TRANSACTIONAL",
     "BatchHeader",
     "Glimpse",
     "Record",
