@@ -42,7 +42,6 @@ class Context:
     version: int
     client_id: str
     client_host: str
-    correlation_id: int = -1
 
 
 Outcome = Answer | Encoded | None  # None: no answer is sent (Produce with acks=0)
@@ -58,5 +57,6 @@ class Api:
     handle: Callable[[Context, Any], Outcome | Awaitable[Outcome]]
     on_error: Callable[[Context, Any, ApiError], Answer] | None = None
     decode: Callable[[int, bytes, int], Any] | None = None  # (version, frame, offset); kio unless given
+    hot: bool = False  # its log lines do not name the request: that costs more than it is worth here
     advertise_from: int | None = None  # a lower minimum to advertise only (Produce, for old librdkafka)
     max_request_bytes: int = REQUEST_BYTES  # larger ones close the connection: decoding must not hold up the loop

@@ -205,4 +205,4 @@ def _encode(ctx: Context, reading: Reading) -> Encoded:
     return Encoded(fetch_answer(ctx.version, 0, 0, topics))
 
 
-API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle)
+API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, hot=True)

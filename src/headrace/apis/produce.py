@@ -43,6 +43,8 @@ Wait = tuple["Partition", int, list[ProducedPartition], int]  # partition, next 
 
 def handle(ctx: Context, request: ProduceRequest) -> Encoded | Awaitable[Encoded | None] | None:
     if request.transactional_id is None:
+        if len(request.topics) == 1 and len(request.topics[0][2]) == 1 and request.acks:
+            return _append_one(ctx, request)
         return _append_all(ctx, request, NO_VERDICTS)
     candidates = _candidates(ctx, request)
     if not candidates or ctx.service.admission.needs_no_wait(candidates):
@@ -86,27 +88,49 @@ async def _in_turn(
     return await outcome if isinstance(outcome, asyncio.Future) else outcome
 
 
+def _append_one(ctx: Context, request: ProduceRequest) -> Encoded | asyncio.Future[Encoded]:
+    """What `_append_all` does, for the common case: one partition, and an answer is wanted."""
+    given, topic_id, ((index, records),) = request.topics[0]
+    waits: list[Wait] = []
+    rows: list[ProducedPartition] = []
+    try:
+        name = given if topic_id is None else ctx.service.topic_name(topic_id)
+        _check_request(ctx, request, name)
+        rows.append(_append(ctx, request, name or "", index, records, NO_VERDICTS, waits, rows))
+    except ApiError as error:
+        rows.append(_refused(ctx, index, error))
+    answers: list[TopicAnswer] = [(given, topic_id, rows)]
+    if not waits:
+        return Encoded(produce_answer(ctx.version, answers))
+    return _when_committed(ctx, request.timeout_ms, answers, waits)
+
+
+def _check_request(ctx: Context, request: ProduceRequest, name: str | None) -> None:
+    if name is None or (name == "" and ctx.version >= BY_ID):
+        raise ApiError(ErrorCode.unknown_topic_id)
+    if request.acks not in ACKS:
+        raise ApiError(ErrorCode.invalid_required_acks)
+
+
 def _append_all(ctx: Context, request: ProduceRequest, verdicts: Verdicts) -> Encoded | asyncio.Future[Encoded] | None:
     acks = request.acks
     waits: list[Wait] = []
     answers: list[TopicAnswer] = []
-    seen: set[tuple[str | None, int]] = set()
+    seen: set[tuple[str, int]] = set()
     for given, topic_id, batches in request.topics:
         name = given if topic_id is None else ctx.service.topic_name(topic_id)
         rows: list[ProducedPartition] = []
         answers.append((given, topic_id, rows))
         for index, records in batches:
             try:
-                if name is None or (name == "" and ctx.version >= BY_ID):
-                    raise ApiError(ErrorCode.unknown_topic_id)
-                if acks not in ACKS:
-                    raise ApiError(ErrorCode.invalid_required_acks)
-                if (name, index) in seen:
+                _check_request(ctx, request, name)
+                place = (name or "", index)
+                if place in seen:
                     raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
-                seen.add((name, index))
-                if verdicts and (fault := verdicts.get((name, index))) is not None:
+                seen.add(place)
+                if verdicts and (fault := verdicts.get(place)) is not None:
                     raise fault
-                row = _append(ctx, request, name, index, records, verdicts, waits, rows)
+                row = _append(ctx, request, place[0], index, records, verdicts, waits, rows)
             except ApiError as error:
                 if acks == 0:
                     raise ProtocolError(f"Produce with acks=0 failed: {error}") from error
@@ -212,6 +236,7 @@ API = Api(
     versions=(3, 13),
     handle=handle,
     decode=read_produce_request,
+    hot=True,
     advertise_from=0,
     max_request_bytes=limits.FRAME_BYTES,
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import CoroutineType
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Outcome = Mapping[str, Any] | Encoded | None
+_LENGTH = struct.Struct(">i")
 
 
 class Slot:
@@ -56,6 +58,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._monotonic = service.clock.monotonic
         self._splitter = FrameSplitter(max_frame_bytes)
+        self._histograms: dict[int, Histogram] = {}
+        self._context = Context(service, -1, "", "")
         self._transport: asyncio.Transport | None = None
         self._slots: deque[Slot] = deque()
         self._out: list[Buffer] = []
@@ -145,45 +149,57 @@ class Connection(asyncio.Protocol):
 
     def _request(self, frame: bytes) -> None:
         header = parse_request_header(frame)
-        api = TABLE.get(header.api_key)
+        api_key, version, _, client_id, body_offset = header
+        api = TABLE.get(api_key)
         if api is None:
-            raise ProtocolError(f"unknown API key {header.api_key}")
-        if not api.versions[0] <= header.api_version <= api.versions[1]:
+            raise ProtocolError(f"unknown API key {api_key}")
+        if not api.versions[0] <= version <= api.versions[1]:
             if api is api_versions.API:
                 self._answer_unsupported(header)
                 return
-            raise ProtocolError(f"{api.name} version {header.api_version} is not supported")
+            raise ProtocolError(f"{api.name} version {version} is not supported")
         if len(frame) > api.max_request_bytes:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
-        if api.decode is None:
-            request = decode_request(header.api_key, header.api_version, frame, header.body_offset)
+        if api.decode is not None:
+            request = api.decode(version, frame, body_offset)
         else:
-            request = api.decode(header.api_version, frame, header.body_offset)
-        context = Context(self._service, header.api_version, header.client_id, self.host, header.correlation_id)
+            request = decode_request(api_key, version, frame, body_offset)
+        context = self._context
+        if context.version != version or context.client_id != client_id:
+            context = self._context = Context(self._service, version, client_id, self.host)
         begun = self._monotonic()
-        line = REQUEST.set(RequestLine(api.name, header.correlation_id, header.client_id, self.host))
+        outcome: Any
         try:
-            outcome = api.handle(context, request)
-            if isinstance(outcome, CoroutineType):
-                outcome = self._loop.create_task(outcome)  # its log lines carry the request, too
+            if api.hot:
+                outcome = api.handle(context, request)
+            else:
+                outcome = self._handle_named(api, header, context, request)
         except ApiError as error:
             outcome = self._excuse(api, context, request, error)
-        finally:
-            REQUEST.reset(line)
         if outcome is None or isinstance(outcome, Encoded | dict):
+            parts = self._encode(api, header, outcome)
             if self._slots:
                 slot = Slot()
+                slot.parts = parts
                 self._slots.append(slot)
-                slot.parts = self._encode(api, header, outcome)
             else:
-                self._out.extend(self._encode(api, header, outcome))
+                self._out.extend(parts)
             self._measure(api, begun)
             return
         slot = Slot()
         self._slots.append(slot)
-        future = cast("asyncio.Future[Outcome]", outcome)
+        future: asyncio.Future[Outcome] = asyncio.ensure_future(outcome)
         self._tasks[future] = None
         future.add_done_callback(lambda done: self._finished(done, slot, api, header, context, request, begun))
+
+    def _handle_named(self, api: Api, header: RequestHeader, context: Context, request: Any) -> Any:
+        """Handle a request whose log lines carry its name, those of its task, too."""
+        line = REQUEST.set(RequestLine(api.name, header.correlation_id, header.client_id, self.host))
+        try:
+            outcome = api.handle(context, request)
+            return self._loop.create_task(outcome) if isinstance(outcome, CoroutineType) else outcome
+        finally:
+            REQUEST.reset(line)
 
     def _finished(
         self,
@@ -241,9 +257,13 @@ class Connection(asyncio.Protocol):
         head = response_header(api.key, header.api_version, header.correlation_id)
         if isinstance(outcome, Encoded):
             parts = outcome.parts
+            if len(parts) == 1 and isinstance(body := parts[0], bytes):
+                size = len(head) + len(body)
+                self._held_bytes += size + 4
+                return (_LENGTH.pack(size) + head + body,)
             size = len(head) + sum(map(len, parts))
             self._held_bytes += size + 4
-            return (size.to_bytes(4, "big") + head, *parts)
+            return (_LENGTH.pack(size) + head, *parts)
         if code := outcome.get("error_code"):
             self._service.count_error(api.name, code)
         body = encode_answer(api.key, header.api_version, outcome)
@@ -303,11 +323,11 @@ class Connection(asyncio.Protocol):
             self._handle(frames)
 
     def _measure(self, api: Api, begun: float) -> None:
-        requests = self._service.counters.requests
-        histogram = requests.get(api.name)
+        seconds = self._monotonic() - begun
+        histogram = self._histograms.get(api.key)
         if histogram is None:
-            histogram = requests[api.name] = Histogram()
-        histogram.observe(self._monotonic() - begun)
+            histogram = self._histograms[api.key] = self._service.counters.requests.setdefault(api.name, Histogram())
+        histogram.observe(seconds)
 
     def _refuse(self, error: ProtocolError) -> None:
         self._service.counters.protocol_errors += 1
