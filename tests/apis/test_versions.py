@@ -20,13 +20,49 @@ from headrace.wire.schema import versions_of
 # Apache Kafka 4.3's minimums: lower ones need record formats and requests that nobody sends any more.
 MINIMUMS = {
     **{0: 0, 1: 4, 2: 1, 3: 0, 8: 2, 9: 1, 10: 0, 11: 0, 12: 0, 13: 0, 14: 0, 15: 0, 16: 0, 17: 0, 18: 0, 19: 2, 20: 1},
-    **{21: 0, 22: 0, 23: 2, 24: 0, 25: 0, 26: 0, 28: 0, 29: 1, 30: 1, 31: 1, 32: 1, 33: 0, 34: 1, 35: 1, 36: 0, 37: 0},
+    **{
+        21: 0,
+        22: 0,
+        23: 2,
+        24: 0,
+        25: 0,
+        26: 0,
+        27: 1,
+        28: 0,
+        29: 1,
+        30: 1,
+        31: 1,
+        32: 1,
+        33: 0,
+        34: 1,
+        35: 1,
+        36: 0,
+        37: 0,
+    },
     **{42: 0, 43: 0, 44: 0, 45: 0, 46: 0, 47: 0, 48: 0, 49: 0, 50: 0, 51: 0, 55: 0, 57: 0, 60: 0, 61: 0, 65: 0, 66: 0},
     **{68: 0, 69: 0, 71: 0, 72: 0, 74: 0, 75: 0},
 }
 MAXIMUMS = {
     **{0: 13, 1: 18, 2: 11, 3: 13, 8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 15: 6, 16: 5, 17: 1, 18: 4, 19: 7},
-    **{20: 6, 21: 2, 22: 5, 23: 4, 24: 5, 25: 4, 26: 5, 28: 5, 29: 3, 30: 3, 31: 3, 32: 4, 33: 2, 34: 2, 35: 5, 36: 2},
+    **{
+        20: 6,
+        21: 2,
+        22: 5,
+        23: 4,
+        24: 5,
+        25: 4,
+        26: 5,
+        27: 2,
+        28: 5,
+        29: 3,
+        30: 3,
+        31: 3,
+        32: 4,
+        33: 2,
+        34: 2,
+        35: 5,
+        36: 2,
+    },
     **{37: 3, 42: 2, 43: 2, 44: 1, 45: 1, 46: 0, 47: 0, 48: 1, 49: 1, 50: 0, 51: 0, 55: 2, 57: 2, 60: 2, 61: 0, 65: 0},
     **{66: 2, 68: 1, 69: 1, 71: 0, 72: 0, 74: 1, 75: 0},
 }
@@ -52,6 +88,8 @@ class Scene:
 
     def __init__(self, peer: Peer) -> None:
         number = next(NUMBERS)
+        self._peer = peer
+        self.idle_group = f"idle-{number}"
         self.topic, self.group, self.fresh = f"topic-{number}", f"group-{number}", f"fresh-{number}"
         topic = {"name": self.topic, "num_partitions": 1, "replication_factor": 1}
         created = peer.call(19, 7, {"topics": [topic], "timeout": 5000})
@@ -72,6 +110,29 @@ class Scene:
         joined = peer.call(11, 3, joining)
         self.member, self.generation = joined.member_id, joined.generation_id
         assert joined.error_code == ErrorCode.none
+
+    def transaction(self) -> dict[str, Any]:
+        """A transactional producer with an open transaction that holds the scene's partition and group."""
+        identity = self._peer.call(
+            22,
+            4,
+            {"transactional_id": self.fresh, "transaction_timeout": 60_000, "producer_id": -1, "producer_epoch": -1},
+        )
+        assert identity.error_code == ErrorCode.none
+        named = {
+            "transactional_id": self.fresh,
+            "producer_id": identity.producer_id,
+            "producer_epoch": identity.producer_epoch,
+        }
+        added = self._peer.call(24, 3, self.additions(named))
+        assert list(errors(added)) == []
+        assert self._peer.call(25, 3, {**named, "group_id": self.idle_group}).error_code == ErrorCode.none
+        return named
+
+    def additions(self, named: dict[str, Any]) -> dict[str, Any]:
+        partitions = [{"name": self.topic, "partitions": [0]}]
+        older = {f"v3_and_below_{name}": value for name, value in named.items()}
+        return {**older, "v3_and_below_topics": partitions, "transactions": [{**named, "topics": partitions}]}
 
     def request(self, key: int) -> dict[str, Any]:
         """A valid request under the field names of all versions."""
@@ -171,6 +232,34 @@ REQUESTS: dict[int, Any] = {
             {"topic": s.topic, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": 0}]},
         ],
     ),
+    24: lambda s: s.additions(s.transaction()),
+    25: lambda s: _only(**s.transaction(), group_id=s.idle_group),
+    26: lambda s: _only(**s.transaction(), committed=True),
+    27: lambda s: _only(
+        markers=[
+            {
+                "producer_id": 1,
+                "producer_epoch": 0,
+                "transaction_result": True,
+                "topics": [{"name": s.topic, "partition_indexes": [0]}],
+            }
+        ]
+    ),
+    28: lambda s: _only(
+        **s.transaction(),
+        group_id=s.idle_group,
+        generation_id=-1,
+        member_id="",
+        topics=[
+            {
+                "name": s.topic,
+                "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_metadata": "m"}],
+            }
+        ],
+    ),
+    61: lambda s: _only(topics=[{"name": s.topic, "partition_indexes": [0]}]),
+    65: lambda s: _only(transactional_ids=[s.transaction()["transactional_id"]]),
+    66: lambda s: {},
     32: lambda s: _only(
         resources=[{"resource_type": 2, "resource_name": s.topic, "configuration_keys": None}],
         include_synonyms=True,
@@ -217,6 +306,7 @@ REQUESTS: dict[int, Any] = {
 # Where a valid request gets an error that is part of the dance.
 EXPECTED: dict[int, set[ErrorCode]] = {
     11: {ErrorCode.member_id_required},  # from v4 on (KIP-394)
+    27: {ErrorCode.cluster_authorization_failed},  # markers come from brokers only
     42: {ErrorCode.non_empty_group},
     69: {ErrorCode.group_id_not_found},  # it is a classic group
     43: {ErrorCode.election_not_needed},
