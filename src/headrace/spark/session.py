@@ -1,0 +1,159 @@
+"""A Spark session with good manners.
+
+Rules:
+- One session per process: a running one is returned as it is.
+- Nothing but our own words reaches the terminal: the JVM and the Python workers write to a log file, and only errors.
+- Workers run this Python; Arrow is on; `local[N]` retries a failed task, as a cluster does.
+- Checkpoints of local masters are written by plain rename: three times faster, and one driver is all there is.
+- What is missing (pyspark, its version, Java) is one sentence with its remedy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.core.errors import ConfigError
+from headrace.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_PYSPARK: Final = (4, 2)
+TASK_FAILURES: Final = 4
+_RENAMING: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_QUIET: Final = Path(__file__).with_name("log4j2.properties")
+_LAST_LINES: Final = 3
+
+
+def spark_session(
+    name: str,
+    master: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    *,
+    say: Callable[[str], None] | None = None,
+    log_file: str | os.PathLike[str] | None = None,
+) -> SparkSession:
+    """The session of this process, started if there is none. `say` is told how long that took.
+
+    `conf` wins over everything that is set here. Raises ConfigError.
+    """
+    _check_pyspark()
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    began = time.monotonic()
+    if say is not None:
+        say(f"starting Spark {package_version('pyspark')} on {master} ...")
+    log = Path(log_file) if log_file is not None else _log_path()
+    session = _start(settings(name, master, conf or {}), log)
+    if say is not None:
+        say(f"Spark is up after {time.monotonic() - began:.1f} s (its log: {log})")
+    return session
+
+
+def settings(name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
+    """Spark's configuration for a session of ours."""
+    local = master.startswith("local[") or master == "local"
+    found = {
+        "spark.app.name": name,
+        "spark.master": with_retries(master),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_QUIET.as_uri()}",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
+        "spark.sql.python.filterPushdown.enabled": "true",
+        "spark.sql.streaming.numRecentProgressUpdates": "20",
+    }
+    if local:
+        # Shuffles of a laptop need no 200 tasks, and nothing has to be reachable from other machines.
+        found |= {
+            "spark.sql.streaming.checkpointFileManagerClass": _RENAMING,
+            "spark.sql.shuffle.partitions": "4",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+        }
+    extra = conf.get("spark.driver.extraJavaOptions")
+    found.update(conf)
+    if extra:
+        found["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET.as_uri()} {extra}"
+    return found
+
+
+def with_retries(master: str) -> str:
+    """`local` and `local[N]` with as many attempts per task as a cluster has: Spark's default there is one."""
+    if master == "local":
+        return f"local[1,{TASK_FAILURES}]"
+    found = re.fullmatch(r"local\[\s*(\*|\d+)\s*\]", master)
+    return f"local[{found[1]},{TASK_FAILURES}]" if found else master
+
+
+def _check_pyspark() -> None:
+    try:
+        found = package_version("pyspark")
+    except PackageNotFoundError:
+        try:
+            found = package_version("pyspark-client")
+        except PackageNotFoundError:
+            raise ConfigError("Spark is not installed; try: pip install 'headrace[spark]'") from None
+        raise ConfigError("pyspark-client has no Spark in it; try: pip install 'headrace[spark]'") from None
+    if tuple(int(each) for each in re.findall(r"\d+", found)[:2]) < OLDEST_PYSPARK:
+        wanted = ".".join(map(str, OLDEST_PYSPARK))
+        raise ConfigError(f"pyspark {found} is too old, {wanted} is needed; try: pip install -U 'headrace[spark]'")
+
+
+def _log_path() -> Path:
+    return Path(tempfile.gettempdir()) / f"headrace-spark-{os.getuid()}-{os.getpid()}.log"
+
+
+def _start(conf: Mapping[str, str], log: Path) -> SparkSession:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    os.environ["JAVA_HOME"] = java_home()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Workers must find what this process finds, also when the package is not installed but on the path.
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*_source_paths(), *_python_path()]))
+    whole = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as sink:
+        try:
+            gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
+                whole, {"stdout": sink, "stderr": sink}
+            )
+            SparkContext(conf=whole, gateway=gateway)
+        except Exception as error:
+            raise ConfigError(f"Spark did not start: {_reason(log, error)} (its log: {log})") from None
+    return SparkSession.builder.getOrCreate()
+
+
+def _source_paths() -> list[str]:
+    return [str(Path(__file__).parents[2])]
+
+
+def _python_path() -> list[str]:
+    return [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+
+
+def _reason(log: Path, error: Exception) -> str:
+    try:
+        lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        lines = []
+    told = [line for line in lines if line and not line.startswith(("at ", "WARNING", "..."))]
+    first = str(error).strip().splitlines() or [type(error).__name__]
+    return " / ".join(told[-_LAST_LINES:]) or first[0]
