@@ -312,3 +312,17 @@ def test_without_acknowledgement_a_refused_transactional_batch_closes_the_connec
         assert stage.values() == [b"a"]
 
     scenario(work)
+
+
+def test_a_late_copy_that_is_refused_does_not_stop_what_comes_next() -> None:
+    async def work(stage: Stage) -> None:
+        assert await stage.errors(stage.send((0, records(b"a")), version=11), 11) == [NONE]
+        stage.end(0)
+        stage.coordinator.errors[("orders", 0)] = ErrorCode.transaction_abortable
+        late = stage.send((0, records(b"a")), version=11)
+        assert await stage.errors(late, 11) == [ErrorCode.transaction_abortable]
+        stage.coordinator.errors.clear()
+        assert await stage.errors(stage.send((0, records(b"b", 1)), version=11), 11) == [NONE]
+        assert stage.values() == [b"a", b"b"]
+
+    scenario(work)

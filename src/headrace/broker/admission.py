@@ -121,17 +121,19 @@ class Admission:
 
     def _judge(self, one: Candidate, error: ErrorCode, version: int) -> ApiError | None:
         key = (one.place, one.producer_id, one.producer_epoch)
-        if error is not ErrorCode.none:
-            if len(self._refused) >= REFUSED_KEPT:
-                del self._refused[next(iter(self._refused))]
-            self._refused[key] = min(one.sequence, self._refused.get(key, one.sequence))
-            return ApiError(produce_error(error, version), f"the partition is not in the transaction: {error.name}")
         is_new = one.partition.log.producers.get(one.producer_id) is None
-        lowest = 0 if is_new and version >= IMPLICIT_FROM else self._refused.get(key, one.sequence)
-        if one.sequence > lowest:
-            return ApiError(
-                ErrorCode.out_of_order_sequence_number,
-                f"producer {one.producer_id} sent sequence {one.sequence}, but not {lowest} yet",
-            )
+        if error is not ErrorCode.none:
+            if is_new:  # otherwise the log knows what comes next, and this may be a late copy of what it has
+                if len(self._refused) >= REFUSED_KEPT:
+                    del self._refused[next(iter(self._refused))]
+                self._refused[key] = min(one.sequence, self._refused.get(key, one.sequence))
+            return ApiError(produce_error(error, version), f"the partition is not in the transaction: {error.name}")
+        if is_new:
+            lowest = 0 if version >= IMPLICIT_FROM else self._refused.get(key, one.sequence)
+            if one.sequence > lowest:
+                return ApiError(
+                    ErrorCode.out_of_order_sequence_number,
+                    f"producer {one.producer_id} sent sequence {one.sequence}, but not {lowest} yet",
+                )
         self._refused.pop(key, None)
         return None
