@@ -1,0 +1,41 @@
+"""The campaign, from the command line. Ends with 1 if a history failed, and says how to run that one again."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from headrace.testing.exactly_once.history import HistoryError, run
+
+HISTORIES = 50
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.testing.exactly_once", description=__doc__)
+    parser.add_argument("--seed", type=int, help="one history only")
+    parser.add_argument("--histories", type=int, default=HISTORIES, help="how many (default: %(default)s)")
+    parser.add_argument("--first", type=int, default=1, help="seed of the first (default: %(default)s)")
+    parser.add_argument("--proxy", action="store_true", help="lose, delay and double requests and answers as well")
+    options = parser.parse_args()
+    seeds = range(options.first, options.first + options.histories) if options.seed is None else [options.seed]
+    begun, failed, total = time.monotonic(), [], Counter[str]()
+    for seed in seeds:
+        try:
+            outcome = run(seed, proxy=options.proxy)
+        except HistoryError as error:
+            failed.append(seed)
+            print(error, flush=True)
+        else:
+            print(outcome, flush=True)
+            total += outcome.steps + outcome.blows + outcome.mishaps + Counter(orders=outcome.orders)
+    print(f"{len(seeds) - len(failed)} of {len(seeds)} histories kept all promises; {time.monotonic() - begun:.0f} s")
+    print(f"in all: {dict(sorted(total.items()))}")
+    if failed:
+        print(f"failed: {failed}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,319 @@
+"""One history: processes, blows and witnesses, then the judgement."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from headrace.testing.exactly_once.journal import JournalReader
+from headrace.testing.exactly_once.oracle import Evidence, complaints
+from headrace.testing.exactly_once.plan import Blow, Fault, Plan, plan
+from headrace.testing.exactly_once.transformer import (
+    BILLS,
+    BRISK,
+    ENDED,
+    FENCED,
+    LEDGER,
+    ORDERS,
+    PARTITIONS,
+    Bill,
+    Orders,
+)
+from headrace.testing.exactly_once.witnesses import (
+    Auditor,
+    Clerk,
+    Feeder,
+    Witness,
+    end_offsets,
+    read_all,
+    wait_until,
+)
+from headrace.testing.process import BrokerProcess
+from headrace.testing.proxy import Faults, Proxy
+
+STRAGGLER_TIMEOUT_MS = 1500
+BLOW_SECONDS = 30.0
+FINISH_SECONDS = 60.0
+STABLE_SECONDS = 20.0
+OFFSETS_TOPIC, OFFSETS_PARTITIONS = "__consumer_offsets", 8
+# Before version 2 of the protocol nothing tells a late EndTxn or TxnOffsetCommit from one of the next transaction, and
+# no broker can: for librdkafka only what carries sequences is doubled or late.
+MISHAPS = Faults(lose_answer=0.01, delay_answer=0.05, lose_request=0.005, repeat=0.05, late=0.01, longest_delay_s=0.05)
+
+
+class HistoryError(AssertionError):
+    """A history broke a promise."""
+
+
+class Outcome(NamedTuple):
+    """What happened in a history that kept all promises."""
+
+    seed: int
+    seconds: float
+    orders: int
+    steps: Counter[str]  # of the transformers, as they wrote them down
+    fenced: int
+    mishaps: Counter[str]  # of the proxy
+    blows: Counter[str]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{self.steps[step]} {step}" for step in ("committed", "aborted"))
+        blows = ", ".join(
+            f"{count} x {blow.split(' and ')[0].split(', ')[0]}" for blow, count in sorted(self.blows.items())
+        )
+        mishaps = f"; mishaps: {dict(sorted(self.mishaps.items()))}" if self.mishaps else ""
+        return (
+            f"seed {self.seed}: {self.orders} orders, transactions: {counts}, {self.fenced} fenced; "
+            f"{blows}{mishaps}; {self.seconds:.1f} s"
+        )
+
+
+def replay_command(seed: int, *, proxy: bool) -> str:
+    return f"python -m headrace.testing.exactly_once --seed {seed}{' --proxy' if proxy else ''}"
+
+
+def run(seed: int, *, proxy: bool = False) -> Outcome:
+    """Run the history of a seed. Raises HistoryError, which says how to run it again."""
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="headrace-history-") as folder:
+        with History(plan(seed), Path(folder), proxy=proxy) as history:
+            try:
+                history.play()
+                failures = list(history.judge())
+            except (TimeoutError, RuntimeError) as error:
+                failures = [str(error), *history.told()]
+        if failures:
+            story = "\n  ".join([*failures, *history.errors(), *map(str, history.plan.blows)])
+            raise HistoryError(
+                f"history {seed} failed:\n  {story}\n{history.broker.log_tail()}\n"
+                f"replay it with: {replay_command(seed, proxy=proxy)}"
+            )
+        return history.outcome(time.monotonic() - begun)
+
+
+class History:
+    """See the module."""
+
+    def __init__(self, wanted: Plan, folder: Path, *, proxy: bool) -> None:
+        self.plan = wanted
+        self._folder = folder
+        self._proxy = Proxy(MISHAPS, seed=wanted.seed) if proxy else None
+        flags = ["--log-level", "warning", "--transactions-partitions", "2"]
+        if self._proxy is not None:
+            flags += ["--advertised-port", str(self._proxy.port)]
+        self.broker = BrokerProcess(folder / "broker", *flags)
+        self._journals = JournalReader(folder)
+        self._numbers = itertools.count(1)
+        self._clients: dict[int, subprocess.Popen[bytes]] = {}
+        self._zombies: list[subprocess.Popen[bytes]] = []
+        self._fenced = 0
+        self._unexpected: list[str] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.broker)
+        if self._proxy is not None:
+            self._stack.enter_context(self._proxy)
+            self._proxy.upstream = "127.0.0.1", self.broker.port
+            self._servers = f"127.0.0.1:{self._proxy.port}"
+        else:
+            self._servers = self.broker.bootstrap_servers
+        self._stack.callback(self._kill_clients)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    # -- the story -----------------------------------------------------------------------------------------------
+
+    def play(self) -> None:
+        """Deal all the blows, then wait until every order is billed. Raises TimeoutError."""
+        self._prepare()
+        self.feeder, self.auditor, self.clerk = Feeder(self._servers), Auditor(self._servers), Clerk(self._servers)
+        self._witnesses: Sequence[Witness] = (self.feeder, self.auditor, self.clerk)
+        for witness in self._witnesses:
+            witness.start()
+        for number in range(self.plan.transformers):
+            self._clients[number] = self._start(number)
+        for blow in self.plan.blows:
+            self._await(blow)
+            self._deal(blow)
+        self._count_steps_on(10)
+        self.feeder.end()
+        billed = self._wait(lambda: self.auditor.billed >= len(self.feeder.orders), FINISH_SECONDS)
+        if not billed:
+            raise TimeoutError(f"{self.auditor.billed} of {len(self.feeder.orders)} orders were billed in time")
+
+    def judge(self) -> list[str]:
+        """What is wrong."""
+        straggler = self._straggle() if self.plan.straggler else None
+        self._end_clients()
+        found = [] if self._wait(self._is_stable, STABLE_SECONDS) else [f"never stable: {self._unstable()}"]
+        for witness in (self.auditor, self.clerk):
+            witness.end()
+        evidence = Evidence(
+            frozenset(self.feeder.orders),
+            read_all(self._servers, "read_committed"),
+            self.auditor.seen,
+            read_all(self._servers, "read_uncommitted"),
+            self._journals.labels.get("committed", []),
+            [*self._journals.labels.get("aborted", []), "straggler"],
+        )
+        found += complaints(evidence)
+        if straggler is not None and not any(b'"straggler"' in value for value in evidence.everything.values()):
+            found.append("the straggler's records are nowhere")
+        if "Traceback" in self.broker.log_tail(500):
+            found.append("the broker's log has a traceback")
+        return found + self.told()
+
+    def told(self) -> list[str]:
+        """What the witnesses and the clients complain of."""
+        return [each for witness in getattr(self, "_witnesses", ()) for each in witness.complaints] + self._unexpected
+
+    def errors(self) -> list[str]:
+        """What the clients said."""
+        return [line for path in sorted(self._folder.glob("*.stderr")) for line in path.read_text().splitlines()]
+
+    def outcome(self, seconds: float) -> Outcome:
+        mishaps = Counter() if self._proxy is None else self._proxy.counts
+        blows = Counter(str(blow.fault) for blow in self.plan.blows)
+        steps = self._journals.counts
+        return Outcome(self.plan.seed, seconds, len(self.feeder.orders), steps, self._fenced, mishaps, blows)
+
+    # -- scenes --------------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Topics, and orders that were taken back: a transformer must never see them."""
+        admin = AdminClient({**BRISK, "bootstrap.servers": self._servers})
+        for topic, count in PARTITIONS.items():
+            admin.create_topics([NewTopic(topic, count)])[topic].result(20)
+        client = self._producer("giver")
+        client.init_transactions(20)
+        client.begin_transaction()
+        for index in range(PARTITIONS[ORDERS]):
+            client.produce(ORDERS, b"order-taken-back-0", partition=index)
+        client.flush(20)
+        client.abort_transaction(20)
+
+    def _straggle(self) -> Producer:
+        """Open a transaction and leave it alone."""
+        client = self._producer("straggler")
+        client.init_transactions(20)
+        client.begin_transaction()
+        value = msgspec.json.encode(Bill("straggler", 2, [], doomed=True))
+        client.produce(BILLS, value, partition=0)
+        client.produce(LEDGER, value, partition=0)
+        client.flush(20)
+        return client
+
+    def _producer(self, name: str) -> Producer:
+        return Producer(
+            {
+                **BRISK,
+                "bootstrap.servers": self._servers,
+                "transactional.id": name,
+                "transaction.timeout.ms": STRAGGLER_TIMEOUT_MS,
+                "linger.ms": 0,
+            }
+        )
+
+    def _start(self, number: int) -> subprocess.Popen[bytes]:
+        incarnation = f"{number}.{next(self._numbers)}"
+        orders = Orders(self._servers, f"biller-{number}", incarnation, str(self._folder), self.plan.seed)
+        module = "headrace.testing.exactly_once.transformer"
+        with (self._folder / f"{incarnation}.stderr").open("wb") as stderr:
+            command = [sys.executable, "-m", module, msgspec.json.encode(orders).decode()]
+            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+
+    def _await(self, blow: Blow) -> None:
+        self._count_steps_on(blow.nth, blow.step)
+        time.sleep(blow.delay_s)
+
+    def _count_steps_on(self, count: int, step: str = "committed") -> None:
+        self._journals.read()
+        wanted = self._journals.counts[step] + count
+        if not self._wait(lambda: self._journals.counts[step] >= wanted, BLOW_SECONDS):
+            raise TimeoutError(f"no progress: {dict(self._journals.counts)}")
+
+    def _deal(self, blow: Blow) -> None:
+        client = self._clients[blow.victim]
+        match blow.fault:
+            case Fault.KILL_BROKER:
+                self.broker.kill()
+                self.broker.start()
+            case Fault.KILL_CLIENT:
+                client.kill()
+                client.wait()
+                self._clients[blow.victim] = self._start(blow.victim)
+            case Fault.REPLACE_CLIENT:
+                client.send_signal(signal.SIGSTOP)
+                self._journals.read()
+                ready = self._journals.counts["ready"]
+                self._clients[blow.victim] = self._start(blow.victim)
+                self._wait(lambda: self._journals.counts["ready"] > ready, BLOW_SECONDS)
+                client.send_signal(signal.SIGCONT)
+                self._zombies.append(client)
+
+    def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait, and see to the transformers meanwhile: nobody but a zombie may end by itself."""
+
+        def look() -> bool:
+            self._journals.read()
+            for number, client in list(self._clients.items()):
+                if client.poll() is not None:
+                    self._unexpected.append(f"transformer {number} ended by itself, with {client.returncode}")
+                    self._clients[number] = self._start(number)
+            return condition()
+
+        return wait_until(look, seconds)
+
+    def _end_clients(self) -> None:
+        """Stop the transformers; whoever was replaced must have found out."""
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.terminate()
+        for number, client in clients.items():
+            if client.wait(FINISH_SECONDS) != ENDED:
+                self._unexpected.append(f"transformer {number} ended with {client.returncode}")
+        zombies, self._zombies = self._zombies, []
+        for zombie in zombies:
+            try:
+                code = zombie.wait(STABLE_SECONDS)
+            except subprocess.TimeoutExpired:
+                zombie.kill()
+                code = zombie.wait()
+            if code == FENCED:
+                self._fenced += 1
+            else:
+                self._unexpected.append(f"a transformer that was replaced was not fenced, but ended with {code}")
+
+    def _kill_clients(self) -> None:
+        for client in (*self._clients.values(), *self._zombies):
+            client.kill()
+            client.wait()
+
+    def _is_stable(self) -> bool:
+        return not self._unstable()
+
+    def _unstable(self) -> dict[tuple[str, int], tuple[int, int]]:
+        """Where the last stable offset is behind the high watermark."""
+        topics = {**PARTITIONS, OFFSETS_TOPIC: OFFSETS_PARTITIONS}
+        stable = end_offsets(self.broker.bootstrap_servers, topics, "read_committed")
+        high = end_offsets(self.broker.bootstrap_servers, topics, "read_uncommitted")
+        return {place: (stable[place], end) for place, end in high.items() if stable[place] != end}
