@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from headrace.broker.admission import Admission
 from headrace.broker.cataloguing import Cataloguing
+from headrace.broker.cleaning import Cleaning
 from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
 from headrace.broker.flusher import Flusher
@@ -239,6 +240,16 @@ class Node:
         self._undo.push_async_callback(service.transactions.stop)
         housekeeping.start(cataloguing)
         self._undo.push_async_callback(housekeeping.stop)
+        cleaning = Cleaning(
+            service.partitions,
+            flusher,
+            self._settings.storage,
+            clock=self._clock,
+            workers=self._workers,
+            counters=self._counters,
+        )
+        cleaning.start()
+        self._undo.push_async_callback(cleaning.stop)
         self._undo.push_async_callback(flusher.drain)
         await kafka.start()
         self._undo.callback(kafka.refuse_new)

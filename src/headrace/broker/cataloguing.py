@@ -19,7 +19,7 @@ class Cataloguing:
         self._catalog = catalog
         self._partitions = partitions
         self._workers = workers
-        self._seen: dict[Partition, tuple[int, int]] = {}
+        self._seen: dict[Partition, tuple[int, int, int]] = {}
         self._entries: dict[Partition, dict[Key, CatalogEntry]] = {}
 
     def start(self) -> None:
@@ -42,7 +42,7 @@ class Cataloguing:
             self._forget(self._entries.pop(partition))
         for partition in alive:
             log = partition.log
-            place = (log.start_offset, log.end_offset)
+            place = (log.start_offset, log.end_offset, log.size_bytes)
             if self._seen.get(partition) != place:
                 self._seen[partition] = place
                 self._compare(partition)

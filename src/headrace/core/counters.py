@@ -55,6 +55,27 @@ class Traffic:
     fetch_requests: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Cleanable:
+    """What compaction finds in one partition."""
+
+    dirty_ratio: float
+    dirty_bytes: int
+    first_dirty_offset: int
+
+
+@dataclass(slots=True)
+class Cleaner:
+    """What compaction has done."""
+
+    passes: int = 0
+    faults: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    last_seconds: float = 0.0
+    cleanable: dict[tuple[str, int], Cleanable] = field(default_factory=dict)  # replaced as a whole
+
+
 @dataclass(slots=True)
 class Counters:
     """One broker's numbers."""
@@ -69,3 +90,4 @@ class Counters:
     sync_seconds: Histogram = field(default_factory=Histogram)
     sync_logs: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZES))
     loop_delay_seconds: Histogram = field(default_factory=Histogram)
+    cleaner: Cleaner = field(default_factory=Cleaner)

@@ -39,6 +39,7 @@ WRITE_BYTES: Final = 1024 * 1024  # gathered before they are written
 SYNC_BYTES: Final = 4 * 1024 * 1024  # written before they are synced: no large sync gets in the way of small ones
 OPENED_BYTES: Final = 32 * 1024 * 1024  # a batch that opens to more, or has more records, stays as it is
 OPENED_RECORDS: Final = 200_000
+SEGMENTS_MAX: Final = 256  # that become one: the space that they take is free only then
 _RELATIVE_OFFSET_MAX: Final = 2**31 - 1
 
 
@@ -83,6 +84,11 @@ def survey(log: Log, now_ms: int, stable_offset: int) -> Dirt:
     return Dirt(first_dirty, limit_offset, clean_bytes, dirty_bytes, overdue)
 
 
+def lags_behind(log: Log) -> bool:
+    """Whether sealed segments must be made durable before they can be compacted: by a sync with a checkpoint."""
+    return log.recovery_point < log._shelf.active.base_offset
+
+
 class Compaction:
     """One pass over one log."""
 
@@ -94,7 +100,9 @@ class Compaction:
         self.gone: set[int] = set()  # offsets of markers that have lost their transaction
         self.finished = False
         self._log_path = log.path
-        self._segments = [segment for segment in log._shelf.segments if segment.end_offset <= dirt.limit_offset]
+        self._segments = [
+            segment for segment in log._shelf.segments if segment.sealed and segment.end_offset <= dirt.limit_offset
+        ]
         self._sizes = {segment: segment.size for segment in self._segments}
         self._files = log._files
         self._config = log.config
@@ -140,9 +148,15 @@ class Compaction:
     def _run(self) -> Generator[Swap | None, None, None]:
         yield from self._note_keys()
         end_offset = self._latest + 1
-        for group in self._groups(end_offset):
-            self._output = _Output(self, group)
-            yield from self._filter(self._output)
+        segments = [segment for segment in self._segments if segment.base_offset < end_offset]
+        for number, segment in enumerate(segments):
+            if self._output is None:
+                self._output = _Output(self, segment)
+            else:
+                yield from self._output.join(segment)
+            following = segments[number + 1] if number + 1 < len(segments) else None
+            if (yield from self._filter(segment, self._output, following)):
+                continue
             swap = self._output.close()
             self._output = None
             if swap is not None:
@@ -188,46 +202,30 @@ class Compaction:
 
     # ------------------------------------------------------------------ what stays
 
-    def _groups(self, end_offset: int) -> list[list[Segment]]:
-        """Neighbours that may become one segment."""
-        groups: list[list[Segment]] = []
-        size_bytes = 0
-        for segment in self._segments:
-            if segment.base_offset >= end_offset:
-                break
-            size_bytes += segment.size
-            if (
-                not groups
-                or size_bytes > self._config.segment_bytes
-                or segment.end_offset - groups[-1][0].base_offset > _RELATIVE_OFFSET_MAX
-            ):
-                groups.append([])
-                size_bytes = segment.size
-            groups[-1].append(segment)
-        return groups
-
-    def _filter(self, output: _Output) -> Iterator[None]:
-        last = output.replaced[-1]
-        yield from output.begin(merge=len(output.replaced) > 1)
-        for segment in output.replaced:
-            for position, header, data in self._batches(segment):
-                is_last = segment is last and position + header.size == segment.size
-                if batch.is_control(header):
-                    made = self._marker(data, header)
-                elif self._fates.is_aborted(header):
-                    made = b""
-                elif header.base_offset > self._latest or header.count > OPENED_RECORDS:
-                    made = None
-                else:
-                    made = yield from self._records(data, header)
-                if made == b"" and (is_last or self._is_last_sent(header)):
-                    made = batch.repack(header, b"", ()) if header.count else None
-                if made is None:
-                    output.keep(header, data)
-                else:
-                    yield from output.replace(position, made)
-                yield from output.flush_if_large()
-                yield
+    def _filter(self, segment: Segment, output: _Output, following: Segment | None) -> Generator[None, None, bool]:
+        """Copy what stays of a segment. True if `following` may go into the same output."""
+        joins = False
+        for position, header, data in self._batches(segment):
+            is_last = position + header.size == segment.size
+            if is_last and following is not None:
+                joins = output.has_room_for(header.size, following)
+            if batch.is_control(header):
+                made = self._marker(data, header)
+            elif self._fates.is_aborted(header):
+                made = b""
+            elif header.base_offset > self._latest or header.count > OPENED_RECORDS:
+                made = None
+            else:
+                made = yield from self._records(data, header)
+            if made == b"" and ((is_last and not joins) or self._is_last_sent(header)):
+                made = batch.repack(header, b"", ()) if header.count else None
+            if made is None:
+                output.keep(header, data)
+            else:
+                yield from output.replace(position, made)
+            yield from output.flush_if_large()
+            yield
+        return joins
 
     def _is_last_sent(self, header: BatchHeader) -> bool:
         """Whether what is known of a producer would be lost with this batch."""
@@ -317,10 +315,9 @@ class Compaction:
 class _Output:
     """One compacted segment in the making. As long as nothing is left out of a single segment, no file is written."""
 
-    def __init__(self, compaction: Compaction, replaced: list[Segment]) -> None:
-        self.replaced = replaced
+    def __init__(self, compaction: Compaction, first: Segment) -> None:
+        self.replaced = [first]
         self._compaction = compaction
-        first = replaced[0]
         folder = compaction._log_path
         self._path = cleaned_path(folder, first.base_offset)
         interval_bytes = compaction._config.index_interval_bytes
@@ -331,9 +328,22 @@ class _Output:
         self._waiting_bytes = 0
         self._unsynced_bytes = 0
 
-    def begin(self, *, merge: bool = True, position: int = 0) -> Iterator[None]:
+    def has_room_for(self, batch_bytes: int, following: Segment) -> bool:
+        """Whether a segment may join, after one more batch, though nothing of it is left out."""
+        return (
+            self._segment.size + batch_bytes + following.size <= self._compaction._config.segment_bytes
+            and following.end_offset - self._segment.base_offset <= _RELATIVE_OFFSET_MAX
+            and len(self.replaced) < SEGMENTS_MAX
+        )
+
+    def join(self, segment: Segment) -> Iterator[None]:
+        """What follows comes from another segment."""
+        yield from self._begin(self._segment.size)
+        self.replaced.append(segment)
+
+    def _begin(self, position: int) -> Iterator[None]:
         """Write from now on; first what was kept before `position`."""
-        if not merge or self._file is not None:
+        if self._file is not None:
             return
         compaction = self._compaction
         if compaction.overtaken:
@@ -360,7 +370,7 @@ class _Output:
 
     def replace(self, position: int, made: bytes) -> Iterator[None]:
         """`made`, which may be nothing, comes in the place of a batch that begins at `position`."""
-        yield from self.begin(position=position)
+        yield from self._begin(position)
         self._end_run()
         for header in batch.headers(made):
             self._segment.note_header(header)
@@ -376,9 +386,10 @@ class _Output:
         """None if nothing has changed."""
         if self._file is None:
             return None
+        compaction, segment = self._compaction, self._segment
         self._flush()
         self._file.sync()
-        compaction, segment = self._compaction, self._segment
+        compaction._files.sync_directory(compaction._log_path)  # a decision counts on the name, too
         assert segment.size == self._file.size
         segment.file = self._file
         if segment.end_offset != self.replaced[-1].end_offset:  # there was a gap before

@@ -335,11 +335,11 @@ class Log:
         self._backlog.chores.stores[f"{self.path}/{recovery.LEADER_EPOCHS}"] = self.epochs.encode()
 
     def roll_if_due(self, now_ms: int) -> bool:
-        """Seal the open segment if it is older than `segment_ms`."""
+        """Seal the open segment if it is older than it may become."""
         first_timestamp = self._shelf.active.first_timestamp
         if self.failed is not None or not self._shelf.active.size or first_timestamp < 0:
             return False
-        if now_ms - first_timestamp <= self.config.segment_ms:
+        if now_ms - first_timestamp <= self.config.longest_segment_ms:
             return False
         self._roll()
         return True

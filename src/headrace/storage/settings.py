@@ -73,6 +73,27 @@ class StorageSettings:
         check=at_least(1),
         kafka="log.retention.check.interval.ms",
     )
+    cleaner_interval_ms: int = setting(
+        1000,
+        help="Time between looks for logs to compact.",
+        unit="ms",
+        check=at_least(1),
+        kafka="log.cleaner.backoff.ms",
+    )
+    cleaner_bytes_per_second: int = setting(
+        64 * MIB,
+        help="Most that compaction reads and writes in a second.",
+        unit="bytes",
+        check=at_least(1),
+        kafka="log.cleaner.io.max.bytes.per.second",
+    )
+    cleaner_map_bytes: int = setting(
+        64 * MIB,
+        help="Memory for the keys of one compaction, while it runs. Keys that do not fit are left to the next one.",
+        unit="bytes",
+        check=at_least(MIB),
+        kafka="log.cleaner.dedupe.buffer.size",
+    )
     index_interval_bytes: int = setting(
         4096,
         help="Bytes of log for each entry of the offset and time index.",

@@ -8,6 +8,7 @@ Files in a log's directory:
 - `cleaner`: up to where the log was compacted, and below which offset records may be missing.
 
 Rules:
+- The decision is made when bytes and name of the compacted segment are durable, never before.
 - Segments are swapped in the order of their offsets, one decision at a time.
 - A swap is run by a sync, never beside one: what else is removed or stored in the directory waits its turn.
 - Indexes of what is replaced go before the new segment has its name, so that none is taken for the new one's.
@@ -104,6 +105,11 @@ class Swap:
         _carry_out(files, folder, bases, self.mark, self.set_aside)
         self.done = True
 
+    def discard(self) -> None:
+        """It was not installed, and never will be. Blocking."""
+        self.segment.file.close()
+        self._files.remove(cleaned_path(self._folder, self.segment.base_offset))
+
     def set_aside(self, path: str) -> str:
         """Where a replaced segment waits for its end; `path` has no extension."""
         return f"{path}.{self._number}{DELETED}"
@@ -183,12 +189,12 @@ def settle(files: Files, folder: str) -> None:
         cleaned = cleaned_path(folder, base)
         if decision.version != 1 or decision.replaced[0] != base:
             raise CorruptionError(f"{folder}/{name}: a decision that does not fit")
-        if files.exists(cleaned):
-            file = files.open(cleaned)
-            size_bytes = file.size
-            file.close()
-            if size_bytes != decision.size_bytes:
-                raise CorruptionError(f"{cleaned} has {size_bytes} bytes, but {decision.size_bytes} were durable")
+        compacted = cleaned if files.exists(cleaned) else f"{folder}/{segment_name(base)}.log"
+        file = files.open(compacted)
+        size_bytes = file.size
+        file.close()
+        if size_bytes != decision.size_bytes:
+            raise CorruptionError(f"{compacted} has {size_bytes} bytes, but {decision.size_bytes} were durable")
         _carry_out(files, folder, decision.replaced, Mark(*decision.mark))
     for name in names:
         if _LEFT_OVER.match(name):

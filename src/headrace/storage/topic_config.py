@@ -374,6 +374,11 @@ class TopicConfig:
         return "delete" in self.cleanup_policy
 
     @property
+    def longest_segment_ms(self) -> int:
+        """Age at which a segment is sealed though nothing is written: a record must not wait in it too long."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
+
+    @property
     def stamps_append_time(self) -> bool:
         return self.timestamp_type == "LogAppendTime"
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.core.errors import CorruptionError
+from headrace.storage.compaction import Compaction, survey
+from headrace.storage.swapping import finish, install
 from headrace.wire import batch
 
 if TYPE_CHECKING:
@@ -21,7 +23,9 @@ if TYPE_CHECKING:
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 
 
-def make_batch(values: Sequence[bytes | None], *, timestamp_ms: int = 1, producer_id: int = -1, sequence: int = -1) -> bytes:
+def make_batch(
+    values: Sequence[bytes | None], *, timestamp_ms: int = 1, producer_id: int = -1, sequence: int = -1
+) -> bytes:
     """One batch as a producer sends it."""
     epoch = -1 if producer_id < 0 else 0
     return batch.build(
@@ -46,6 +50,23 @@ def sync(log: Log) -> None:
     if pending is not None:
         pending.run()
         log.end_sync(pending)
+
+
+def compact(log: Log, *, now_ms: int, stable_offset: int | None = None, map_bytes: int = 1 << 20) -> Compaction | None:
+    """One pass of compaction in this thread, if there is enough to do. None if there is not."""
+    log.checkpoint()
+    dirt = survey(log, now_ms, log.end_offset if stable_offset is None else stable_offset)
+    if not dirt.is_due(log.config.min_cleanable_dirty_ratio):
+        return None
+    work = Compaction(log, dirt, now_ms=now_ms, map_bytes=map_bytes)
+    while not work.finished:
+        swap = work.step(lambda: True)
+        if swap is not None:
+            assert install(log, swap, now_ms), "the log has changed under the pass"
+            sync(log)
+    finish(log, work.first_dirty_offset, work.gone)
+    sync(log)
+    return work
 
 
 def read_bytes(log: Log, *, cold: bool = False, max_bytes: int = 4096) -> bytes:

@@ -47,6 +47,7 @@ def read(service: Observed) -> Numbers:
             requests=dict(counters.requests),
             errors=dict(counters.errors),
             topics=dict(counters.topics),
+            cleaner=replace(counters.cleaner),
         ),
         partitions=[
             (part.topic, part.index, log.start_offset, log.end_offset, part.high_watermark, log.size_bytes)
@@ -67,6 +68,7 @@ def families(numbers: Numbers, version: str) -> list[Metric]:
         *_topics(numbers.counters),
         *_connections(numbers.counters),
         *_disk(numbers.counters),
+        *_cleaner(numbers.counters),
         *_partitions(numbers),
         *_groups(numbers),
     ]
@@ -143,6 +145,24 @@ def _connections(counters: Counters) -> Iterator[Metric]:
 def _disk(counters: Counters) -> Iterator[Metric]:
     yield _histogram("headrace_sync_seconds", "Time of one group commit (fdatasync).", counters.sync_seconds)
     yield _histogram("headrace_sync_logs", "Logs that one group commit covered.", counters.sync_logs)
+
+
+def _cleaner(counters: Counters) -> Iterator[Metric]:
+    cleaner = counters.cleaner
+    for name, text, value in (
+        ("headrace_cleaner_passes", "Compactions of a log that were finished.", cleaner.passes),
+        ("headrace_cleaner_faults", "Logs that could not be compacted.", cleaner.faults),
+        ("headrace_cleaner_read_bytes", "Bytes that compaction has read.", cleaner.bytes_read),
+        ("headrace_cleaner_written_bytes", "Bytes that compaction has written.", cleaner.bytes_written),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
+    yield GaugeMetricFamily("headrace_cleaner_last_seconds", "Time of the last compaction.", value=cleaner.last_seconds)
+    ratios = GaugeMetricFamily("headrace_partition_dirty_ratio", "Share that is not compacted yet.", labels=_PARTITION)
+    sizes = GaugeMetricFamily("headrace_partition_cleanable_bytes", "Bytes to compact.", labels=_PARTITION)
+    for (topic, index), found in cleaner.cleanable.items():
+        ratios.add_metric([topic, str(index)], found.dirty_ratio)
+        sizes.add_metric([topic, str(index)], found.dirty_bytes)
+    yield from (ratios, sizes)
 
 
 def _partitions(numbers: Numbers) -> Iterator[Metric]:

@@ -1,0 +1,215 @@
+"""Compaction at work: which log is next, how fast, and what became of it.
+
+Rules:
+- One log at a time, the dirtiest first. The topics of coordinators are not ours: they rewrite their logs themselves.
+- The loop only plans and swaps objects. Reading and writing happen in a worker, in slices of about a millisecond, so
+  that the interpreter's lock is never held for long; between two slices everybody else has their turn.
+- No more than `storage.cleaner_bytes_per_second` are read and written.
+- What is wrong with one log is its own: a damaged one is left alone until the next start, a full disk is tried again.
+- `stop` waits for the slice that runs; what was not finished is undone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace.core.counters import Cleanable
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, StorageError
+from headrace.core.limits import INTERNAL_TOPICS
+from headrace.storage.compaction import Compaction, Dirt, lags_behind, survey
+from headrace.storage.swapping import finish, install, reap
+
+if TYPE_CHECKING:
+    from headrace.broker.flusher import Flusher
+    from headrace.broker.partition import Partition
+    from headrace.broker.partitions import Partitions
+    from headrace.core.counters import Counters
+    from headrace.core.ports import Clock, Workers
+    from headrace.storage.settings import StorageSettings
+
+logger = logging.getLogger(__name__)
+
+SLICE_SECONDS = 0.001
+
+
+class Cleaning:
+    """See the module."""
+
+    def __init__(
+        self,
+        partitions: Partitions,
+        flusher: Flusher,
+        settings: StorageSettings,
+        *,
+        clock: Clock,
+        workers: Workers,
+        counters: Counters,
+    ) -> None:
+        self._partitions = partitions
+        self._flusher = flusher
+        self._settings = settings
+        self._clock = clock
+        self._workers = workers
+        self._counters = counters.cleaner
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+        self._spoilt: set[Partition] = set()  # logs that must not be compacted
+        self._postponed = False  # the disk is full: this round is over
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="cleaner")
+
+    async def stop(self) -> None:
+        self._stop.set()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        while not await self._rest(self._settings.cleaner_interval_ms / 1000):
+            try:
+                await self.round()
+            except Exception:
+                logger.exception("a round of compaction failed")
+
+    async def _rest(self, seconds: float) -> bool:
+        """True if it is time to stop."""
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            pass
+        return self._stop.is_set()
+
+    async def round(self) -> None:
+        """Compact everything that is due."""
+        await self._prepare()
+        self._postponed = False
+        while not (self._postponed or self._stop.is_set()) and (chosen := self._dirtiest()) is not None:
+            await self._compact(*chosen)
+
+    async def _prepare(self) -> None:
+        """Seal what is old enough, make sealed segments durable, let go of what was replaced."""
+        now_ms = self._clock.now_ms()
+        waiting = []
+        for partition in list(self._partitions):
+            log = partition.log
+            if log.failed is not None:
+                continue
+            if reap(log, now_ms):
+                self._flusher.request(partition)
+            if self._is_ours(partition) and (log.roll_if_due(now_ms) or lags_behind(log)):
+                self._flusher.request(partition, checkpoint=True)
+                waiting.append(partition)
+        for partition in waiting:
+            await self._flush(partition)
+
+    def _is_ours(self, partition: Partition) -> bool:
+        return (
+            partition.log.config.compacts and partition.topic not in INTERNAL_TOPICS and partition not in self._spoilt
+        )
+
+    def _dirtiest(self) -> tuple[Partition, Dirt] | None:
+        now_ms = self._clock.now_ms()
+        found: tuple[Partition, Dirt] | None = None
+        cleanable: dict[tuple[str, int], Cleanable] = {}
+        for partition in self._partitions:
+            log = partition.log
+            if not self._is_ours(partition) or log.failed is not None:
+                continue
+            dirt = survey(log, now_ms, partition.last_stable_offset)
+            cleanable[partition.topic, partition.index] = Cleanable(
+                dirt.ratio, dirt.dirty_bytes, dirt.first_dirty_offset
+            )
+            if dirt.is_due(log.config.min_cleanable_dirty_ratio) and (found is None or dirt.ratio > found[1].ratio):
+                found = partition, dirt
+        self._counters.cleanable = cleanable
+        return found
+
+    async def _compact(self, partition: Partition, dirt: Dirt) -> None:
+        begun, size_bytes = self._clock.monotonic(), partition.log.size_bytes
+        map_bytes = self._settings.cleaner_map_bytes
+        work = Compaction(partition.log, dirt, now_ms=self._clock.now_ms(), map_bytes=map_bytes)
+        try:
+            finished = await self._work(partition, work)
+        except StorageError as error:
+            finished = False
+            self._failed(partition, work, error)
+        if not finished:
+            await self._workers.run(partial(_quietly, work.abandon))
+        counters = self._counters
+        counters.bytes_read += work.bytes_read
+        counters.bytes_written += work.bytes_written
+        counters.last_seconds = self._clock.monotonic() - begun
+        counters.passes += finished
+        if finished:
+            logger.info(
+                "a log was compacted",
+                extra={
+                    "topic": partition.topic,
+                    "partition": partition.index,
+                    "bytes_before": size_bytes,
+                    "bytes_after": partition.log.size_bytes,
+                    "seconds": round(counters.last_seconds, 3),
+                },
+            )
+
+    async def _work(self, partition: Partition, work: Compaction) -> bool:
+        """False if the pass must be abandoned."""
+        log = partition.log
+        begun = self._clock.monotonic()
+        while not work.finished:
+            swap = await self._workers.run(partial(work.step, self._slice()))
+            if log.failed is not None or (swap is not None and not install(log, swap, self._clock.now_ms())):
+                if swap is not None:
+                    await self._workers.run(partial(_quietly, swap.discard))
+                return False
+            if swap is not None:
+                await self._flush(partition)
+            done_bytes = work.bytes_read + work.bytes_written
+            ahead = done_bytes / self._settings.cleaner_bytes_per_second - (self._clock.monotonic() - begun)
+            if await self._rest(ahead) if ahead > 0 else self._stop.is_set():
+                return False
+        finish(log, work.first_dirty_offset, work.gone)
+        await self._flush(partition)
+        return log.failed is None
+
+    def _slice(self) -> Callable[[], bool]:
+        monotonic = self._clock.monotonic
+        end: float | None = None
+
+        def go_on() -> bool:
+            nonlocal end
+            now = monotonic()
+            if end is None:
+                end = now + SLICE_SECONDS  # it begins when a worker begins
+            return now < end and not self._stop.is_set()
+
+        return go_on
+
+    async def _flush(self, partition: Partition) -> None:
+        try:
+            await self._flusher.flush(partition)
+        except ApiError:
+            pass  # the log has failed, and says so itself
+
+    def _failed(self, partition: Partition, work: Compaction, error: StorageError) -> None:
+        if work.overtaken or partition.log.failed is not None:
+            return  # retention or deletion was faster
+        about = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
+        if isinstance(error, DiskFailedError | CorruptionError):
+            self._spoilt.add(partition)
+            self._counters.faults += 1
+            logger.error("a log cannot be compacted; it is left alone until the next start", extra=about)
+        else:
+            self._postponed = True
+            logger.warning("compaction has to wait", extra=about)
+
+
+def _quietly(action: Callable[[], object]) -> None:
+    try:
+        action()
+    except StorageError as error:
+        logger.warning("compaction left a file behind", extra={"reason": str(error)})
