@@ -51,6 +51,36 @@ def test_describe_shows_members_and_what_they_own(online, headrace):
     assert f"{topic}:0-2" in shown
 
 
+def test_a_group_of_the_new_protocol_is_shown_with_its_epochs_and_reset_when_it_is_empty(online, headrace):
+    from confluent_kafka import Consumer
+
+    topic, group = headrace.topic("modern", partitions=3), headrace.group()
+    online("produce", topic, "x", "-p", "1")
+    config = {"bootstrap.servers": headrace.bootstrap_servers, "group.id": group, "group.protocol": "consumer"}
+    consumer = Consumer(config | {"auto.offset.reset": "earliest", "enable.auto.commit": False})
+    consumer.subscribe([topic])
+    message = consumer.poll(20)
+    assert message is not None and message.error() is None
+    consumer.commit(asynchronous=False)
+    (view,) = online("group", "describe", group, "--json").json
+    shown = online("group", "describe", group).out
+    listed = online("group", "list", "--type", "consumer", "--json").json
+    consumer.close()
+    assert (view["state"], view["type"], view["assignor"]) == ("stable", "consumer", "uniform")
+    assert view["group_epoch"] == view["assignment_epoch"] == 1
+    (member,) = view["members"]
+    assert (member["epoch"], member["protocol"]) == (1, "consumer")
+    assert member["assignment"] == member["target"] == [{"topic": topic, "partition": index} for index in range(3)]
+    assert f"{group}: stable, 1 member, lag 0, assignor uniform, epoch 1" in shown
+    assert f"{topic}:0-2" in shown
+    assert {"group": group, "state": "stable", "type": "consumer"} in listed
+    assert group not in online("group", "list", "--type", "classic").out
+    ran = online("group", "reset", group, "--topic", topic, "--to", "earliest", "--yes")
+    assert ran.code == 0, ran.err
+    assert _committed(online, group) == {0: 0, 1: 0, 2: 0}
+    assert online("group", "list", "--type", "share").code == 2
+
+
 @pytest.mark.parametrize(
     ("to", "expected"),
     [

@@ -25,6 +25,9 @@ Names = Annotated[list[str], typer.Argument(metavar="GROUP...")]
 States = Annotated[
     list[str] | None, typer.Option("--state", metavar="STATE", help="Only groups in this state: stable, empty, ...")
 ]
+Kinds = Annotated[
+    list[str] | None, typer.Option("--type", metavar="TYPE", help="Only groups of this protocol: classic or consumer.")
+]
 TopicSpecs = Annotated[
     list[str] | None,
     typer.Option("--topic", "-t", metavar="TOPIC[:P,P]", help="A topic, or some of its partitions; may be repeated."),
@@ -34,18 +37,20 @@ TopicSpecs = Annotated[
 @app.command("list")
 def list_groups(
     state: States = None,
+    kind: Kinds = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     properties: Properties = [],  # noqa: B006
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """List consumer groups and their states."""
-    from headrace.client.groups import STATES
+    from headrace.client.groups import KINDS, STATES
 
-    for each in state or []:
-        if each.lower() not in STATES:
-            raise UsageError(f"--state {each!r} is not one of {', '.join(STATES)}")
-    rows = _open(bootstrap, properties, timeout).all(state or [])
+    for option, given, known in (("--state", state, STATES), ("--type", kind, KINDS)):
+        for each in given or []:
+            if each.lower() not in known:
+                raise UsageError(f"{option} {each!r} is not one of {', '.join(known)}")
+    rows = _open(bootstrap, properties, timeout).all(state or [], kind or [])
     if json:
         output.emit([{"group": row.name, "state": row.state, "type": row.kind} for row in rows])
     elif not rows:
@@ -182,6 +187,8 @@ def _document(view: GroupView) -> dict[str, Any]:
         "type": view.kind,
         "assignor": view.assignor,
         "coordinator": view.coordinator,
+        "group_epoch": view.group_epoch,
+        "assignment_epoch": view.assignment_epoch,
         "lag": view.lag,
         "members": [
             {
@@ -189,7 +196,10 @@ def _document(view: GroupView) -> dict[str, Any]:
                 "client_id": member.client_id,
                 "host": member.host,
                 "instance_id": member.instance_id,
-                "assignment": [{"topic": topic, "partition": partition} for topic, partition in member.assignment],
+                "protocol": member.protocol,
+                "epoch": member.epoch,
+                "assignment": _listed(member.assignment),
+                "target": None if member.target is None else _listed(member.target),
             }
             for member in view.members
         ],
@@ -208,20 +218,22 @@ def _document(view: GroupView) -> dict[str, Any]:
     }
 
 
+def _listed(places: tuple[tuple[str, int], ...]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in places]
+
+
 def _show(view: GroupView) -> None:
     count = len(view.members)
     assignor = f", assignor {view.assignor}" if view.assignor else ""
-    print(f"{view.name}: {view.state}, {count} member{'s' * (count != 1)}, lag {output.number(view.lag)}{assignor}")
+    epoch = f", epoch {view.group_epoch}" if view.group_epoch is not None else ""
+    members = f"{count} member{'s' * (count != 1)}"
+    print(f"{view.name}: {view.state}, {members}, lag {output.number(view.lag)}{assignor}{epoch}")
+    if view.group_epoch is not None and view.assignment_epoch != view.group_epoch:
+        print(f"partitions are assigned for epoch {view.assignment_epoch}")
     clients = {member.member_id: member.client_id for member in view.members}
     if view.members:
         print()
-        output.table(
-            ["MEMBER", "HOST", "PARTITIONS"],
-            [
-                (member.instance_id or member.member_id, member.host, _owned(member.assignment))
-                for member in view.members
-            ],
-        )
+        _show_members(view)
     if view.partitions:
         print()
         output.table(
@@ -238,6 +250,32 @@ def _show(view: GroupView) -> None:
                 for each in view.partitions
             ],
         )
+
+
+def _show_members(view: GroupView) -> None:
+    if view.group_epoch is None:
+        output.table(
+            ["MEMBER", "HOST", "PARTITIONS"],
+            [
+                (member.instance_id or member.member_id, member.host, _owned(member.assignment))
+                for member in view.members
+            ],
+        )
+        return
+    output.table(
+        ["MEMBER", "HOST", "PROTOCOL", ">EPOCH", "PARTITIONS", "TO COME"],
+        [
+            (
+                member.instance_id or member.member_id,
+                member.host,
+                member.protocol,
+                member.epoch,
+                _owned(member.assignment),
+                _owned(tuple(place for place in member.target or () if place not in member.assignment)),
+            )
+            for member in view.members
+        ],
+    )
 
 
 def _owned(assignment: tuple[tuple[str, int], ...]) -> str:

@@ -12,6 +12,7 @@ from headrace.client.admin import Admin, Place
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
 
+KINDS = ("classic", "consumer")
 STATES = ("stable", "empty", "preparing-rebalance", "completing-rebalance", "assigning", "reconciling", "dead")
 
 
@@ -25,11 +26,16 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class MemberView:
+    """`epoch`, `target` (what it is to own) and `protocol` are known in groups of the new protocol (KIP-848) only."""
+
     member_id: str
     client_id: str
     host: str
     instance_id: str | None
     assignment: tuple[Place, ...]
+    epoch: int | None = None
+    target: tuple[Place, ...] | None = None
+    protocol: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,8 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
+    """The epochs are those of a group of the new protocol."""
+
     name: str
     state: str
     kind: str
@@ -59,6 +67,8 @@ class GroupView:
     coordinator: str
     members: tuple[MemberView, ...]
     partitions: tuple[Progress, ...]
+    group_epoch: int | None = None
+    assignment_epoch: int | None = None
 
     @property
     def lag(self) -> int:
@@ -71,9 +81,10 @@ class Groups:
     def __init__(self, bootstrap: str | Connection | Admin | None = None) -> None:
         self.admin = bootstrap if isinstance(bootstrap, Admin) else Admin(bootstrap)
 
-    def all(self, states: Iterable[str] = ()) -> list[GroupRow]:
-        """All groups, or those in one of `states`, by name."""
+    def all(self, states: Iterable[str] = (), kinds: Iterable[str] = ()) -> list[GroupRow]:
+        """All groups, or those in one of `states` and of one of `kinds`, by name."""
         wanted = {state.lower() for state in states}
+        wanted_kinds = {kind.lower() for kind in kinds}
         listing = self.admin.wait(
             self.admin.client.list_consumer_groups(request_timeout=self._timeout_s), "list groups"
         )
@@ -83,7 +94,12 @@ class Groups:
             GroupRow(group.group_id, _word(group, "state"), _word(group, "type"), bool(group.is_simple_consumer_group))
             for group in listing.valid
         ]
-        return sorted((row for row in rows if not wanted or row.state in wanted), key=lambda row: row.name)
+        chosen = (
+            row
+            for row in rows
+            if (not wanted or row.state in wanted) and (not wanted_kinds or row.kind in wanted_kinds)
+        )
+        return sorted(chosen, key=lambda row: row.name)
 
     def describe(self, name: str) -> GroupView:
         """A group with its members and the progress of every partition that it committed or owns."""
@@ -93,18 +109,31 @@ class Groups:
         commits = self.commits(name)
         if state == "dead" and not commits:
             raise ClientError(f"group {name} does not exist", "GROUP_ID_NOT_FOUND")
-        members = tuple(_member(member) for member in found.members)
+        kind = _word(found, "type")
+        epochs = self._epochs(name) if kind == "consumer" else None
+        members = tuple(_member(member, epochs) for member in found.members)
         owners = {place: member.member_id for member in members for place in member.assignment}
         node = found.coordinator
         return GroupView(
             name,
             state,
-            _word(found, "type"),
+            kind,
             str(found.partition_assignor or ""),
             f"{node.host}:{node.port}" if node is not None else "",
             members,
             self._progress(commits, owners),
+            None if epochs is None else int(epochs.group_epoch),
+            None if epochs is None else int(epochs.assignment_epoch),
         )
+
+    def _epochs(self, name: str) -> Any:
+        """The group as only the raw protocol shows it; None where that cannot be spoken."""
+        from headrace.client import raw
+
+        try:
+            return raw.consumer_group(self.admin.connection, name)
+        except ClientError:
+            return None
 
     def commits(self, name: str) -> dict[Place, tuple[int, str]]:
         """Committed offset and metadata by partition."""
@@ -163,15 +192,24 @@ class Groups:
         )
 
 
-def _member(member: Any) -> MemberView:
-    assigned = member.assignment.topic_partitions if member.assignment is not None else []
+def _member(member: Any, epochs: Any = None) -> MemberView:
+    known = [each for each in epochs.members if each.member_id == member.member_id] if epochs is not None else []
+    target = getattr(member, "target_assignment", None)
     return MemberView(
         member.member_id,
         member.client_id,
         member.host,
         member.group_instance_id,
-        tuple(sorted((each.topic, each.partition) for each in assigned)),
+        _places(member.assignment),
+        int(known[0].member_epoch) if known else None,
+        None if target is None else _places(target),
+        KINDS[known[0].member_type] if known and known[0].member_type in (0, 1) else None,
     )
+
+
+def _places(assignment: Any) -> tuple[Place, ...]:
+    found = assignment.topic_partitions if assignment is not None else ()
+    return tuple(sorted((each.topic, each.partition) for each in found or ()))
 
 
 def _word(found: Any, field: str) -> str:

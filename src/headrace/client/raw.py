@@ -25,6 +25,8 @@ from kio.schema.offset_delete.v0 import request as deletion  # isort: skip
 from kio.schema.offset_delete.v0.response import OffsetDeleteResponse  # isort: skip
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest  # isort: skip
 from kio.schema.describe_log_dirs.v4.response import DescribeLogDirsResponse  # isort: skip
+from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest  # isort: skip
+from kio.schema.consumer_group_describe.v1.response import ConsumerGroupDescribeResponse  # isort: skip
 
 Place = tuple[str, int]
 
@@ -93,11 +95,24 @@ def open_raw(connection: Connection) -> RawConnection:
     return RawConnection(host, port, connection.timeout_s)
 
 
-def delete_offsets(connection: Connection, group: str, places: list[Place]) -> dict[Place, str]:
-    """Forget a group's committed offsets. The error's name by partition, "" where it worked."""
+def open_coordinator(connection: Connection, group: str) -> RawConnection:
     with open_raw(connection) as raw:
         found = raw.call(FindCoordinatorRequest(key=group, key_type=0), FindCoordinatorResponse)  # type: ignore[arg-type]
         _refuse(found.error_code, f"find the coordinator of group {group}")
+    return RawConnection(found.host, found.port, connection.timeout_s)
+
+
+def consumer_group(connection: Connection, group: str) -> Any:
+    """A group of the new protocol (KIP-848) as kio has it, with its epochs."""
+    with open_coordinator(connection, group) as raw:
+        request = ConsumerGroupDescribeRequest(group_ids=(group,), include_authorized_operations=False)  # type: ignore[arg-type]
+        (found,) = raw.call(request, ConsumerGroupDescribeResponse).groups
+    _refuse(found.error_code, f"describe group {group}")
+    return found
+
+
+def delete_offsets(connection: Connection, group: str, places: list[Place]) -> dict[Place, str]:
+    """Forget a group's committed offsets. The error's name by partition, "" where it worked."""
     by_topic: dict[str, list[int]] = {}
     for topic, partition in places:
         by_topic.setdefault(topic, []).append(partition)
@@ -111,7 +126,7 @@ def delete_offsets(connection: Connection, group: str, places: list[Place]) -> d
             for topic, indexes in by_topic.items()
         ),
     )
-    with RawConnection(found.host, found.port, connection.timeout_s) as raw:
+    with open_coordinator(connection, group) as raw:
         answer = raw.call(request, OffsetDeleteResponse)
     _refuse(answer.error_code, f"delete offsets of group {group}")
     return {
