@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
-    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
@@ -37,3 +42,15 @@ class DefaultSource(DataSource):
         from headrace.spark.entry import open_stream
 
         return open_stream(self.options, schema)
+
+    # Spark calls these two by keyword: the names of the parameters are part of its interface.
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from headrace.spark.sink import open_batch_sink
+
+        return open_batch_sink(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        from headrace.spark.sink import open_stream_sink
+
+        return open_stream_sink(self.options, schema, overwrite)
