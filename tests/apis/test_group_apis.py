@@ -221,7 +221,7 @@ async def test_this_node_coordinates_every_group(client: Client, version: int) -
         assert (found.error_code, found.node_id, found.host, found.port) == (NONE, 1, "broker", 9092)
 
 
-@pytest.mark.parametrize("key_type", [1, 2, 9])
+@pytest.mark.parametrize("key_type", [2, 9])
 @scenario
 async def test_other_coordinators_do_not_exist_and_clients_learn_it_at_once(client: Client, key_type: int) -> None:
     answer = await client.call(find_coordinator.API, 6, key_type=key_type, coordinator_keys=["x"])
