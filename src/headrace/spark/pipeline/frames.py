@@ -1,0 +1,208 @@
+"""A pipeline as DataFrames: sources decoded, transformations applied, one frame per view.
+
+Rules:
+- Views are made in the order of the file; each step sees the views before it.
+- A record that does not decode is an error, is left out, or goes to the dead-letter sink with its reason and its bytes:
+  as `on_error` says. A tombstone (no value) is not an error: all its fields are null.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.core.errors import ConfigError
+from headrace.spark.pipeline.config import Decode, Pipeline, Source, Step, TableSource, TopicSource, Watermark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CORRUPT: Final = "_corrupt"
+PARSED: Final = "_parsed"
+OWN: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
+
+
+class Frames:
+    """The views of a pipeline. `views` by name; `bad` holds what did not decode, by source."""
+
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, folder: Path, *, query: str = "", batch: bool = False
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._folder = folder
+        self._query = query  # each query has groups of its own: it has its own progress
+        self._batch = batch  # a dry run reads what would be streamed as a batch
+        self.views: dict[str, DataFrame] = {}
+        self.bad: dict[str, DataFrame] = {}
+        for name, source in pipeline.sources.items():
+            self._add(name, self._source(name, source))
+        for step in pipeline.transform:
+            self._add(step.name, self._step(step))
+
+    def _add(self, name: str, frame: DataFrame) -> None:
+        self.views[name] = frame
+        frame.createOrReplaceTempView(name)
+
+    # sources
+
+    def _source(self, name: str, source: Source) -> DataFrame:
+        if isinstance(source, TableSource):
+            frame = self._table(source)
+        else:
+            frame = self._decoded(name, source)
+        return _watermarked(frame, source.watermark, name) if frame.isStreaming else frame
+
+    def _table(self, source: TableSource) -> DataFrame:
+        path = place(self._folder, source.path)
+        if not source.stream or self._batch:
+            return self._spark.read.format("headracelake").load(path)
+        reader = self._spark.readStream.format("headracelake")
+        if source.max_per_batch is not None:
+            reader = reader.option("maxRowsPerTrigger", str(source.max_per_batch))
+        return reader.load(path)
+
+    def _topic(self, name: str, source: TopicSource) -> DataFrame:
+        streaming = not (source.static or self._batch)
+        given = source_options(self._pipeline, name, source, self._query, streaming=streaming)
+        given["includeHeaders"] = "true"
+        reader: Any = self._spark.readStream if streaming else self._spark.read
+        frame: DataFrame = reader.format("headrace").options(**given).load()
+        return frame
+
+    def _decoded(self, name: str, source: TopicSource) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        frame = self._topic(name, source)
+        if source.latest_by_key:
+            newest = f.max_by(f.struct("*"), f.struct("partition", "offset")).alias("row")
+            frame = frame.groupBy("topic", "key").agg(newest).select("row.*").where("value is not null")
+        decode = source.decode
+        if decode is None or decode.value == "binary":
+            return frame
+        texts = frame.withColumn("key", f.col("key").cast("string"))
+        if decode.value == "text":
+            return texts.withColumn("value", f.col("value").cast("string"))
+        return self._json(name, texts, decode)
+
+    def _json(self, name: str, frame: DataFrame, decode: Decode) -> DataFrame:
+        from pyspark.sql import functions as f
+        from pyspark.sql.types import StringType, StructType
+
+        schema = struct(self._folder, decode.schema)
+        wanted = StructType([*schema.fields]).add(CORRUPT, StringType())
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
+        parsed = frame.withColumn(PARSED, f.from_json(f.col("value").cast("string"), wanted, options))
+        whole = f.col("value").isNull() | (f.col(PARSED).isNotNull() & f.col(f"{PARSED}.{CORRUPT}").isNull())
+        if decode.on_error == "fail":
+            sentence = f.concat(
+                f.lit(f"source {name}: the value of "),
+                f.concat_ws("-", "topic", f.col("partition").cast("string")),
+                f.lit(" at offset "),
+                f.col("offset").cast("string"),
+                f.lit(" does not fit the schema (decode.on_error: skip or dlq would go on)"),
+            )
+            parsed = parsed.where(f.when(whole, f.lit(True)).otherwise(f.raise_error(sentence).isNull()))
+        else:
+            self.bad[name] = parsed.where(~whole).drop(PARSED)
+            parsed = parsed.where(whole)
+        own = [f.col(each).alias(f"_{each}") for each in OWN]
+        return parsed.select(*(f.col(f"{PARSED}.`{each}`") for each in schema.fieldNames()), *own)
+
+    # transformations
+
+    def _step(self, step: Step) -> DataFrame:
+        from pyspark.errors import PySparkException
+
+        if step.python:
+            return self._python(step)
+        if step.dedup is not None:
+            frame = self.views[step.dedup.view]
+            if not frame.isStreaming:
+                return frame.dropDuplicates(step.dedup.by)
+            return frame.dropDuplicatesWithinWatermark(step.dedup.by)
+        text = step.sql
+        if text.strip().endswith(".sql"):
+            text = read_text(self._folder, text.strip(), f"transform.{step.name}")
+        try:
+            return self._spark.sql(text.strip().rstrip(";"))
+        except PySparkException as error:
+            raise ConfigError(f"transform.{step.name}: {first_line(error)}") from None
+
+    def _python(self, step: Step) -> DataFrame:
+        path = self._folder / step.python
+        spec = importlib.util.spec_from_file_location(f"headrace_step_{step.name}", path)
+        if spec is None or spec.loader is None or not path.exists():
+            raise ConfigError(f"transform.{step.name}: there is no {path}")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function = getattr(module, "transform", None)
+        if not callable(function):
+            raise ConfigError(f"transform.{step.name}: {path} has no function transform(spark, views)")
+        frame: DataFrame = function(self._spark, dict(self.views))
+        return frame
+
+
+def source_options(
+    pipeline: Pipeline, name: str, source: TopicSource, query: str, *, streaming: bool = True
+) -> dict[str, str]:
+    """The options of `format("headrace")` for a source of one query."""
+    found: dict[str, str] = {"kafka.bootstrap.servers": pipeline.broker}
+    if source.pattern:
+        found["subscribePattern"] = source.pattern
+    else:
+        found["subscribe"] = ",".join(source.topics or [source.topic])
+    if streaming:
+        found["startingOffsets"] = source.start
+        found["kafka.group.id"] = f"{source.group or f'pipeline-{pipeline.name}'}-{name}-{query}"
+        if source.max_per_batch is not None:
+            found["maxOffsetsPerTrigger"] = str(source.max_per_batch)
+    for key, value in source.options.items():
+        found[key] = str(value).lower() if isinstance(value, bool) else str(value)
+    return found
+
+
+def place(folder: Path, path: str) -> str:
+    """A path of the file, from the folder; URIs stay."""
+    return path if "://" in path else str((folder / Path(path).expanduser()).resolve())
+
+
+def struct(folder: Path, text: str) -> Any:
+    """A schema: DDL, or a file that holds it (or Spark's JSON of it)."""
+    import json
+
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    if text.strip().endswith((".ddl", ".sql", ".json", ".txt")):
+        text = read_text(folder, text.strip(), "decode.schema")
+    try:
+        if text.lstrip().startswith("{"):
+            return StructType.fromJson(json.loads(text))
+        return StructType.fromDDL(text)
+    except (PySparkException, ValueError, KeyError) as error:
+        raise ConfigError(f"decode.schema cannot be read: {first_line(error)}") from None
+
+
+def read_text(folder: Path, name: str, what: str) -> str:
+    try:
+        return (folder / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{what}: cannot read {folder / name}: {(error.strerror or str(error)).lower()}") from None
+
+
+def first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _watermarked(frame: DataFrame, watermark: Watermark | None, name: str) -> DataFrame:
+    if watermark is None:
+        return frame
+    kinds = dict(frame.dtypes)
+    if watermark.column not in kinds:
+        raise ConfigError(f"sources.{name}.watermark: there is no column {watermark.column!r}")
+    if kinds[watermark.column] != "timestamp":
+        raise ConfigError(f"sources.{name}.watermark: {watermark.column} is {kinds[watermark.column]}, not timestamp")
+    return frame.withWatermark(watermark.column, watermark.delay)
