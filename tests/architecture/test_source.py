@@ -24,6 +24,7 @@ LAYERS = {
     "wire": {"core"},
     "group": {"core"},
     "txn": {"core"},
+    "raft": {"core"},
     "storage": {"core", "wire.batch"},
     "broker": {"core", "wire", "group", "txn", "storage"},
     "apis": {"core", "wire", "broker", "group", "txn", "storage"},
@@ -35,7 +36,7 @@ LAYERS = {
 # The composition root, the command line, the test tools and the generated pages may see everything.
 ABOVE_THE_LAYERS = {"__init__", "__main__", "app", "cli", "embedded", "reference", "settings", "testing"}
 
-MACHINES = {"group", "txn"}
+MACHINES = {"group", "raft", "txn"}
 OUTSIDE_WORLD = {"os", "socket", "time", "random", "threading", "subprocess", "signal", "select", "secrets"}
 MAY_TOUCH_THE_WORLD = {"runtime", "client", "cli", "testing", "spark"}
 MAY_AWAIT = {"broker", "apis", "gateways", "runtime", "client", "cli", "testing", "app", "embedded", "__init__"}
