@@ -344,6 +344,24 @@ async def test_the_next_transaction_waits_for_the_end_of_the_one_before(room: Ro
 
 
 @scenario
+async def test_an_end_does_not_overtake_what_was_sent_before_it(room: Room) -> None:
+    """A client may abort at once what it has begun while the transaction before it was being ended."""
+    await room.init()
+    await room.add(0)
+    room.markers.gate.clear()
+    await room.end(0, bump=False)
+    adding, ending = later(room.add(0, A1)), later(room.end(0, commit=False, bump=False))
+    await moments()
+    assert not adding.done()
+    assert not ending.done()
+    room.markers.gate.set()
+    assert await adding is NONE
+    assert (await ending).error is NONE
+    await moments()
+    assert room.markers.written == ["commit 1000/0 in a-0 by 3", "abort 1000/0 in a-1 by 3"]
+
+
+@scenario
 async def test_but_not_for_long(room: Room) -> None:
     await room.init()
     await room.add(0)

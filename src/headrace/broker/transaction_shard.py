@@ -133,14 +133,18 @@ class TransactionShard:
 
     # -- commands ------------------------------------------------------------------------------------------------
 
+    def put(self, command: Command) -> Answer:
+        """Decide now. The answer may go out after `settled`. Raises ApiError."""
+        decision = self._ready().decide(command, self._now())
+        if not self._act(decision, command.transactional_id):
+            raise ApiError(ErrorCode.coordinator_not_available, "The transaction log does not take records.")
+        return decision.answer
+
     async def ask(self, command: Command) -> Answer:
         """Decide now; return when the answer may go out. Raises ApiError."""
-        name = command.transactional_id
-        decision = self._ready().decide(command, self._now())
-        if not self._act(decision, name):
-            raise ApiError(ErrorCode.coordinator_not_available, "The transaction log does not take records.")
-        await self._settled(name)
-        return decision.answer
+        answer = self.put(command)
+        await self.settled(command.transactional_id)
+        return answer
 
     async def verify(self, command: Verify) -> Verified:
         """Whether the partitions are in the transaction, at the moment of the return: an append that follows without
@@ -150,7 +154,7 @@ class TransactionShard:
             assert isinstance(answer, Verified)
             if not self._open_end(command.transactional_id):
                 return answer
-            await self._settled(command.transactional_id)
+            await self.settled(command.transactional_id)
 
     async def settle(self) -> None:
         """Wait until everything that was decided is committed. Raises ApiError."""
@@ -174,8 +178,8 @@ class TransactionShard:
             )
         return self.machine
 
-    async def _settled(self, name: str) -> None:
-        """Wait until all records of this id are committed."""
+    async def settled(self, name: str) -> None:
+        """Wait until all records of this id are committed. Raises ApiError."""
         if end := self._open_end(name):
             await self._commit(end)
             if end == self._loaded_end:
@@ -238,7 +242,7 @@ class TransactionShard:
         """Once the end is decided for good: write it to the partitions, then note that it is written."""
         name = markers.transactional_id
         try:
-            await self._settled(name)
+            await self.settled(name)
         except ApiError:
             return  # the machine that decided this is gone; the next one goes on with what the log has
         if len(markers.partitions) == 1:

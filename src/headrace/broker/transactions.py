@@ -5,7 +5,8 @@ Rules:
 - The topic is made when the first producer needs it; looking never makes it.
 - Every method returns when its answer may go out, and raises ApiError if there can be none.
 - A request that comes while the transaction before it is being ended waits a moment for that, since a client that is
-  told CONCURRENT_TRANSACTIONS comes back much later than that takes.
+  told CONCURRENT_TRANSACTIONS comes back much later than that takes. What comes behind it with the same transactional
+  id waits, too: a client may abort what it has just begun without waiting for the answer.
 - `register` and `verify` hold at the moment they return: who appends without awaiting in between (and without a task of
   its own for these calls) appends before every marker that ends the transaction.
 """
@@ -13,7 +14,8 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec.structs import replace
@@ -94,6 +96,26 @@ class LocalMarkers:
         await found.committed(next_offset)
 
 
+class _Turns:
+    """Those who wait to put a command for one transactional id, in the order of their arrival."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}  # with how many hold it or wait for it
+
+    @asynccontextmanager
+    async def turn(self, name: str) -> AsyncIterator[None]:
+        """Does not yield if nobody is before us."""
+        lock, users = self._locks.get(name) or (asyncio.Lock(), 0)
+        self._locks[name] = lock, users + 1
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(name)
+            if users > 1:
+                self._locks[name] = lock, users - 1
+
+
 class TransactionCoordinator:
     """See the module."""
 
@@ -116,6 +138,7 @@ class TransactionCoordinator:
         self._clock = clock
         self._workers = workers
         self._shards: list[TransactionShard | None] = []
+        self._turns = _Turns()
         self._opening: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -257,11 +280,17 @@ class TransactionCoordinator:
             if not isinstance(command, InitProducer):
                 return Identity(_unknown(command.transactional_id))
             await self._open()
+        async with self._turns.turn(command.transactional_id):
+            shard, answer = await self._decide(command)
+        await shard.settled(command.transactional_id)
+        return answer
+
+    async def _decide(self, command: InitProducer | AddPartitions | End) -> tuple[TransactionShard, Identity]:
         loop = asyncio.get_running_loop()
         deadline: float | None = None
         while True:
             shard = self._find(command.transactional_id)
-            answer = await shard.ask(command)
+            answer = shard.put(command)
             if isinstance(answer, NeedsProducerId):
                 assert not isinstance(command, AddPartitions)
                 command = replace(command, spare_id=await self._next_producer_id())
@@ -269,11 +298,12 @@ class TransactionCoordinator:
             answer = Identity(answer.error) if isinstance(answer, Outcome) else answer
             assert isinstance(answer, Identity)
             if answer.error is not ErrorCode.concurrent_transactions:
-                return answer
+                return shard, answer
+            await shard.settled(command.transactional_id)
             if deadline is None:
                 deadline = loop.time() + self._settings.concurrent_wait_ms / 1000
             if not await shard.ended(command.transactional_id, deadline - loop.time()):
-                return answer
+                return shard, answer
 
     async def _open(self) -> None:
         """Make the topic, once for all who ask; a caller that goes away does not stop it."""
