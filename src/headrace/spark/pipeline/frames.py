@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,13 +28,19 @@ class Frames:
     """The views of a pipeline. `views` by name; `bad` holds what did not decode, by source."""
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, folder: Path, *, query: str = "", batch: bool = False
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        folder: Path,
+        *,
+        query: str = "",
+        register: bool = True,
     ) -> None:
         self._spark = spark
         self._pipeline = pipeline
         self._folder = folder
         self._query = query  # each query has groups of its own: it has its own progress
-        self._batch = batch  # a dry run reads what would be streamed as a batch
+        self._register = register  # declarative pipelines do not allow views to be registered
         self.views: dict[str, DataFrame] = {}
         self.bad: dict[str, DataFrame] = {}
         for name, source in pipeline.sources.items():
@@ -43,7 +50,8 @@ class Frames:
 
     def _add(self, name: str, frame: DataFrame) -> None:
         self.views[name] = frame
-        frame.createOrReplaceTempView(name)
+        if self._register:
+            frame.createOrReplaceTempView(name)
 
     # sources
 
@@ -56,7 +64,7 @@ class Frames:
 
     def _table(self, source: TableSource) -> DataFrame:
         path = place(self._folder, source.path)
-        if not source.stream or self._batch:
+        if not source.stream:
             return self._spark.read.format("headracelake").load(path)
         reader = self._spark.readStream.format("headracelake")
         if source.max_per_batch is not None:
@@ -64,7 +72,7 @@ class Frames:
         return reader.load(path)
 
     def _topic(self, name: str, source: TopicSource) -> DataFrame:
-        streaming = not (source.static or self._batch)
+        streaming = not source.static
         given = source_options(self._pipeline, name, source, self._query, streaming=streaming)
         given["includeHeaders"] = "true"
         reader: Any = self._spark.readStream if streaming else self._spark.read
@@ -126,9 +134,20 @@ class Frames:
         if text.strip().endswith(".sql"):
             text = read_text(self._folder, text.strip(), f"transform.{step.name}")
         try:
-            return self._spark.sql(text.strip().rstrip(";"))
+            text = text.strip().rstrip(";")
+            return self._spark.sql(text) if self._register else self._woven(text)
         except PySparkException as error:
             raise ConfigError(f"transform.{step.name}: {first_line(error)}") from None
+
+    def _woven(self, text: str) -> DataFrame:
+        """SQL over frames that have no registered names: they go along with the statement."""
+        used: dict[str, Any] = {name: frame for name, frame in self.views.items() if re.search(rf"\b{name}\b", text)}
+        marked = text.replace("{", "{{").replace("}", "}}")
+        for name in used:
+            marked = re.sub(
+                rf"(\b(?:from|join|,)\s+)`?{name}`?(?![\w.])", rf"\1{{{name}}} as {name}", marked, flags=re.I
+            )
+        return self._spark.sql(marked, **used)
 
     def _python(self, step: Step) -> DataFrame:
         path = self._folder / step.python

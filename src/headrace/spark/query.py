@@ -1,0 +1,247 @@
+"""SQL over topics, live and archived together.
+
+Rules:
+- A name in the statement that is no view and no table of Spark's is a topic. Its rows are the archive's, at one
+  version, and the broker's from exactly where that version ends: no record twice, none left out.
+- Key and value are text. If most values of a sample are JSON objects, their fields are columns too; a field that is
+  called like a column of the record is reached as `data.field`. `raw` leaves bytes alone.
+- To follow: a statement that only chooses rows goes on as a stream from where the first answer ended; any other is
+  asked again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.core.config import suggestion
+from headrace.core.errors import HeadraceError
+from headrace.spark.cluster import Cluster
+from headrace.spark.infer import ddl_of, shape_of
+from headrace.spark.options import BOOTSTRAP, EARLIEST, LATEST, SourceOptions, parse
+from headrace.spark.options import Place as TopicPlace
+from headrace.spark.ranges import to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SAMPLE: Final = 200  # records per partition
+COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+
+
+class QueryError(HeadraceError):
+    """A statement that cannot be run."""
+
+
+@dataclass
+class Topics:
+    """Topics of a broker as tables. `archives` are paths by topic; `lake` is a directory of archives."""
+
+    spark: SparkSession
+    bootstrap: str
+    archives: Mapping[str, str] = field(default_factory=dict)
+    lake: str = ""
+    schemas: Mapping[str, str] = field(default_factory=dict)  # DDL by topic
+    raw: bool = False
+    _kinds: dict[str, str | None] = field(default_factory=dict, init=False)
+    _ends: dict[str, dict[TopicPlace, int]] = field(default_factory=dict, init=False)
+
+    def sql(self, statement: str) -> DataFrame:
+        """Run a statement over what is there now. Raises QueryError."""
+        self._register(statement, streaming=False)
+        return self._run(statement)
+
+    def follow(self, statement: str) -> DataFrame | None:
+        """A statement as a stream that goes on where the last `sql` ended; None if it cannot be one."""
+        self._register(statement, streaming=True)
+        frame = self._run(statement)
+        return frame if frame.isStreaming and _only_chooses(frame) else None
+
+    def names(self) -> list[str]:
+        """The topics that there are."""
+        options = self._options("__none__")
+        found = Cluster(options).partitions(
+            parse({BOOTSTRAP: self.bootstrap, "subscribePattern": ".*"}, "batch").subscription
+        )
+        return sorted({topic for topic, _ in found})
+
+    # statements
+
+    def _run(self, statement: str) -> DataFrame:
+        from pyspark.errors import PySparkException
+
+        try:
+            return self.spark.sql(statement.strip().rstrip(";"))
+        except PySparkException as error:
+            raise QueryError(_told(error)) from None
+
+    def _register(self, statement: str, *, streaming: bool) -> None:
+        wanted = [name for name in relations(self.spark, statement) if not self._is_known(name)]
+        if not wanted:
+            return
+        there = self.names()
+        for name in wanted:
+            if name not in there and not self._archive(name):
+                raise QueryError(f"there is no topic {name!r}{suggestion(name, there)}")
+            frame = self._stream(name) if streaming else self._table(name)
+            self.spark.sql(f"drop view if exists `{_view(name)}`")
+            self._decoded(name, frame).createOrReplaceTempView(_view(name))
+
+    def _is_known(self, name: str) -> bool:
+        """Something of the session itself; views of topics are made anew for every statement."""
+        if name in self._kinds:
+            return False
+        return bool(self.spark.catalog.tableExists(name)) if re.fullmatch(r"\w+(\.\w+)?", name) else False
+
+    # rows
+
+    def _options(self, topic: str) -> SourceOptions:
+        return parse({BOOTSTRAP: self.bootstrap, "subscribe": topic}, "batch")
+
+    def _archive(self, topic: str) -> str:
+        """Where a topic is archived; empty if nowhere."""
+        if topic in self.archives:
+            return self.archives[topic]
+        if self.lake:
+            for path in (f"{self.lake}/{topic}", self.lake):
+                if "://" in path or (Path(path) / "_delta_log").is_dir():
+                    return path
+        return ""
+
+    def _table(self, topic: str) -> DataFrame:
+        """All records that there are: the archive's, then the broker's."""
+        path = self._archive(topic)
+        archived, ends = self._archived(topic, path) if path else (None, {})
+        live = self._live(topic, ends)
+        return live if archived is None else archived.unionByName(live)
+
+    def _archived(self, topic: str, path: str) -> tuple[DataFrame | None, dict[TopicPlace, int]]:
+        from headrace.spark.lake.reading import read_table
+        from headrace.spark.lake.table import Table
+
+        table = Table(path)
+        handle = table.open()  # rows and ends are of this one version
+        ends = {place: end for place, end in table.ends(handle).items() if place[0] == topic}
+        if not ends:
+            return None, {}
+        rows = read_table(self.spark, path, handle=handle).where(f"topic = '{topic}'")
+        return rows.select(*COLUMNS), ends
+
+    def _live(self, topic: str, archived: Mapping[TopicPlace, int]) -> DataFrame:
+        """What the broker has beyond the archive, up to now."""
+        options = self._options(topic)
+        cluster = Cluster(options)
+        places = cluster.partitions(options.subscription)
+        first = cluster.offsets(places, dict.fromkeys(places, EARLIEST))
+        last = cluster.offsets(places, dict.fromkeys(places, LATEST))
+        start = {place: archived.get(place, first[place]) for place in places}
+        for place, offset in start.items():
+            if offset < first[place]:
+                raise QueryError(
+                    f"{place[0]}-{place[1]} is archived up to {offset}, but the broker has records from "
+                    f"{first[place]} on only: those between are gone"
+                )
+            if offset > last[place]:
+                raise QueryError(
+                    f"{place[0]}-{place[1]} is archived up to {offset}, but it ends at {last[place]}: "
+                    "the archive is of another topic of that name"
+                )
+        self._ends[topic] = last
+        given = {
+            BOOTSTRAP: self.bootstrap,
+            "subscribe": topic,
+            "includeHeaders": "true",
+            "startingOffsets": json.dumps(to_json(start)),
+            "endingOffsets": json.dumps(to_json(last)),
+            "pushdown": "true",
+        }
+        return self.spark.read.format("headrace").options(**given).load().select(*COLUMNS)
+
+    def _stream(self, topic: str) -> DataFrame:
+        given = {
+            BOOTSTRAP: self.bootstrap,
+            "subscribe": topic,
+            "includeHeaders": "true",
+            "startingOffsets": json.dumps(to_json(self._ends[topic])) if topic in self._ends else "latest",
+            "commitOffsets": "false",
+        }
+        return self.spark.readStream.format("headrace").options(**given).load().select(*COLUMNS)
+
+    # values
+
+    def _decoded(self, topic: str, frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as f
+
+        self._kinds.setdefault(topic, None if self.raw else self.schemas.get(topic) or self._guess(topic))
+        kind = self._kinds[topic]
+        if self.raw:
+            return frame
+        texts = frame.withColumn("key", f.col("key").cast("string")).withColumn("value", f.col("value").cast("string"))
+        if not kind:
+            return texts
+        parsed = texts.withColumn("data", f.from_json("value", kind))
+        taken = {name.lower() for name in (*COLUMNS, "data")}
+        data: Any = parsed.schema["data"].dataType
+        fields = [each for each in data.fieldNames() if each.lower() not in taken]
+        return parsed.select(*(f.col(f"data.`{each}`").alias(each) for each in fields), *COLUMNS, "data")
+
+    def _guess(self, topic: str) -> str | None:
+        shape = shape_of(self._sample(topic))
+        return ddl_of(shape) if shape else None
+
+    def _sample(self, topic: str) -> Iterable[bytes | None]:
+        """The newest values, read here and not by Spark: it takes milliseconds."""
+        import pyarrow as pa
+
+        from headrace.spark.fetch import Fetcher, Task
+
+        options = self._options(topic)
+        cluster = Cluster(options)
+        places = cluster.partitions(options.subscription)
+        first = cluster.offsets(places, dict.fromkeys(places, EARLIEST))
+        last = cluster.offsets(places, dict.fromkeys(places, LATEST))
+        for place, partition in places.items():
+            start = max(first[place], last[place] - SAMPLE)
+            if start < last[place]:
+                task = Task(*place, start, last[place], *partition)
+                for batch in Fetcher(task, pa.schema([pa.field("value", pa.binary())]), options).batches():
+                    yield from batch.column("value").to_pylist()
+
+
+def relations(spark: SparkSession, statement: str) -> list[str]:
+    """Names that a statement reads from, as it writes them. Raises QueryError if it is not SQL."""
+    from pyspark.errors import PySparkException
+
+    session: Any = spark
+    try:
+        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement.strip().rstrip(";"))
+    except PySparkException as error:
+        raise QueryError(_told(error)) from None
+    text = str(plan.toString())
+    own = {name.strip() for line in re.findall(r"CTE \[([^\]]*)\]", text) for name in line.split(",")}
+    found = re.findall(r"'UnresolvedRelation \[([^\]]+)\]", text)
+    names = [".".join(part.strip() for part in each.split(",")) for each in found]
+    return [name for name in dict.fromkeys(names) if name not in own]
+
+
+def _view(name: str) -> str:
+    return name.replace("`", "``")
+
+
+def _only_chooses(frame: DataFrame) -> bool:
+    """Whether a streaming frame only picks and computes rows: no aggregate, join, sort or limit."""
+    inner: Any = frame
+    plan = str(inner._jdf.queryExecution().analyzed().toString())
+    return not re.search(
+        r"^[\s:+|-]*(Aggregate|Join|Sort|GlobalLimit|LocalLimit|Distinct|Window|Deduplicate|Union)\b", plan, re.M
+    )
+
+
+def _told(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith("JVM")]
+    text = lines[0] if lines else type(error).__name__
+    return re.sub(r"\s*SQLSTATE: \w+;?", "", re.sub(r"^\[[\w.]+\]\s*", "", text)).strip()
