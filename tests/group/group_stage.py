@@ -119,7 +119,7 @@ class Stage:
         return self.said(self.ask(Leave(token=next(self._tokens), group=group, members=pairs)))
 
     def commit(self, offset: int = 5, *, topic: str = "t", group: str = "g", metadata: str = "", **fields: Any) -> str:
-        item = OffsetToCommit(topic, 0, offset, 3, metadata)
+        item = OffsetToCommit(topic, fields.pop("partition", 0), offset, 3, metadata)
         return self.said(self.ask(Commit(token=next(self._tokens), group=group, offsets=(item,), **fields)))
 
     def fetch(self, *partitions: tuple[str, int], group: str = "g") -> str:

@@ -327,11 +327,30 @@ def test_a_commit_needs_a_members_epoch(stage: ConsumerStage) -> None:
     stage.enter("a")
     assert stage.commit(5, member_id="a", generation=1) == "none"
     assert stage.commit(6, member_id="a", generation=2).startswith("stale_member_epoch")
-    assert stage.commit(6, member_id="a", generation=0).startswith("stale_member_epoch")
+    assert stage.commit(6, member_id="a", generation=0) == "stale_member_epoch"
     assert stage.commit(6, member_id="b", generation=1).startswith("unknown_member_id")
     assert stage.commit(6).startswith("unknown_member_id"), "not even an administrator, while there are members"
     assert stage.commit(6, member_id="a", generation=1, knows_epochs=False).startswith("unsupported_version")
     assert stage.fetch() == "t-0@5/3"
+
+
+def test_a_commit_may_be_behind_for_partitions_that_were_the_members_all_along(stage: ConsumerStage) -> None:
+    stage.enter("a")
+    stage.enter("b")
+    stage.beat("a", 1)
+    assert stage.commit(5, member_id="a", generation=1) == "none"
+    stage.beat("a", 1, owned="t:0,1")
+    assert stage.commit(6, member_id="a", generation=1) == "none", "it has not heard of epoch 2 yet"
+    stage.restart()
+    assert stage.commit(7, member_id="a", generation=1) == "none"
+    assert stage.commit(7, member_id="a", generation=0) == "stale_member_epoch"
+    assert stage.commit(7, topic="gone", member_id="a", generation=1) == "stale_member_epoch"
+    stage.beat("b", 2)
+    stage.beat("b", -1)
+    stage.beat("a", 2, owned="t:0,1")
+    assert stage.has("a") == "t:0,1,2,3"
+    assert stage.commit(8, partition=2, member_id="a", generation=2) == "stale_member_epoch", "not its own in epoch 2"
+    assert stage.commit(8, partition=2, member_id="a", generation=3) == "none"
 
 
 def test_an_empty_group_takes_commits_from_outside(stage: ConsumerStage) -> None:

@@ -8,6 +8,8 @@ Rules:
 - A partition is held by one member at a time, from the moment it is assigned until that member gave it up, left, or
   was too late; see `reconciliation`.
 - Checks come before changes: a request that is refused has changed nothing.
+- A commit may be one epoch or more behind, as long as its partition has been the member's since then (KIP-1251): the
+  answer with the newer epoch may be on its way.
 - A member that comes with epoch 0 begins again, whatever it was before: it has given up everything.
 - Members of the classic protocol, and the ways between the protocols, are `migration`'s business.
 
@@ -35,6 +37,7 @@ from headrace.group.commands import (
     DescribedConsumer,
     HeartbeatAnswer,
     Now,
+    OffsetToCommit,
     Outbox,
 )
 from headrace.group.consumer_records import (
@@ -78,6 +81,7 @@ class ConsumerGroup:
         self._is_durable = False
         self._instances: dict[str, str] = {}  # instance id -> member id
         self._holders: dict[TopicPartition, str] = {}
+        self._since: dict[TopicPartition, int] = {}  # the epoch in which the holder got it
         self._checked: object = None  # the topics that the group epoch was last checked against
         self._sessions: dict[str, int] = {}  # member id -> deadline
         self._revocations: dict[str, int] = {}
@@ -148,7 +152,24 @@ class ConsumerGroup:
         facts = self.members.get(command.member_id)
         if facts is not None and facts.classic is None and not command.knows_epochs:
             return ErrorCode.unsupported_version
+        if facts is not None and 0 <= command.generation < self._stand(command.member_id).epoch:
+            return NONE  # it depends on the partition
         return self.epoch_fault(command.member_id, command.generation)
+
+    def offset_fault(self, command: Commit, item: OffsetToCommit) -> ErrorCode:
+        """Why this member may not commit this partition; to be asked if `commit_fault` has nothing against it."""
+        facts, epoch = self.members.get(command.member_id), command.generation
+        if facts is None or epoch == self._stand(command.member_id).epoch:
+            return NONE
+        topic = self._reading.topics.find(item.topic)
+        place = None if topic is None else (topic.topic_id, item.partition)
+        if (
+            place is not None
+            and self._holders.get(place) == command.member_id
+            and self._since.get(place, epoch + 1) <= epoch
+        ):
+            return NONE
+        return self.epoch_fault(command.member_id, epoch)
 
     def fetch_fault(self, member_id: str | None, epoch: int) -> ErrorCode:
         """Why this member may not see the offsets now; whoever does not pose as a member may."""
@@ -417,6 +438,7 @@ class ConsumerGroup:
         for place in self._stand(member_id).held:
             if self._holders.get(place) == member_id:
                 del self._holders[place]
+                self._since.pop(place, None)
         self._revocations.pop(member_id, None)
         if current is None:
             self.stands.pop(member_id, None)
@@ -426,6 +448,7 @@ class ConsumerGroup:
         )
         self.stands[member_id] = stand
         self._holders.update(dict.fromkeys(stand.held, member_id))
+        self._since.update(zip(_in_order(current), current.since, strict=False))
         facts = self.members.get(member_id, MemberFacts())
         if stand.progress is Progress.UNREVOKED and facts.classic is None:
             self._revocations[member_id] = self._at(now.ms + facts.rebalance_timeout_ms)
@@ -439,7 +462,7 @@ class ConsumerGroup:
             if member_id in self.targets:
                 yield encode(TargetKey(self.group, member_id), Target(grouped(self.targets[member_id])))
             if member_id in self.stands:
-                yield encode(CurrentKey(self.group, member_id), _current(self.stands[member_id]))
+                yield encode(CurrentKey(self.group, member_id), self._current(member_id, self.stands[member_id]))
 
     def erase(self, now: Now, out: Outbox) -> None:
         """Leave no record of the group."""
@@ -453,7 +476,19 @@ class ConsumerGroup:
         self.replay(key, value, now)
 
     def _write_stand(self, member_id: str, stand: Stand, now: Now, out: Outbox) -> None:
-        self._write(CurrentKey(self.group, member_id), _current(stand), now, out)
+        self._write(CurrentKey(self.group, member_id), self._current(member_id, stand), now, out)
+
+    def _current(self, member_id: str, stand: Stand) -> Current:
+        """As a record. What the member holds already is its own since then, the rest from this epoch on."""
+        current = Current(
+            stand.epoch, stand.previous_epoch, stand.progress, grouped(stand.assigned), grouped(stand.revoking)
+        )
+        held = self._stand(member_id).held
+        since = (
+            self._since.get(place, stand.epoch) if place in held else max(stand.epoch, 0)
+            for place in _in_order(current)
+        )
+        return msgspec.structs.replace(current, since=tuple(since))
 
     def _stand(self, member_id: str) -> Stand:
         return self.stands.get(member_id, _BEGINNING)
@@ -465,5 +500,6 @@ class ConsumerGroup:
 _BEGINNING: Final = Stand()
 
 
-def _current(stand: Stand) -> Current:
-    return Current(stand.epoch, stand.previous_epoch, stand.progress, grouped(stand.assigned), grouped(stand.revoking))
+def _in_order(current: Current) -> Iterator[TopicPartition]:
+    """All that a member holds, in the order of its record."""
+    return ((topic, index) for topic, indexes in (*current.assigned, *current.revoking) for index in indexes)

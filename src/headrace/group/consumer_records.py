@@ -75,13 +75,17 @@ class Progress(StrEnum):
 
 
 class Current(msgspec.Struct, frozen=True, array_like=True):
-    """What a member may read (`assigned`), and what it has not yet given up (`revoking`)."""
+    """What a member may read (`assigned`), and what it has not yet given up (`revoking`).
+
+    `since`: the epoch in which each of these was assigned, in their order (KIP-1251).
+    """
 
     epoch: int = 0
     previous_epoch: int = 0
     progress: Progress = Progress.STABLE
     assigned: Grouped = ()
     revoking: Grouped = ()
+    since: tuple[int, ...] = ()
 
 
 ConsumerKey = ConsumerGroupKey | ConsumerMemberKey | TargetKey | CurrentKey

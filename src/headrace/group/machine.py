@@ -304,6 +304,9 @@ class Groups:
             if len(item.metadata.encode()) > self._settings.offset_metadata_bytes:
                 errors.append(ErrorCode.offset_metadata_too_large)
                 continue
+            if isinstance(group, MixedGroup) and (error := group.offset_fault(command, item)) is not NONE:
+                errors.append(error)
+                continue
             key = OffsetKey(command.group, item.topic, item.partition)
             commit = OffsetCommit(item.offset, item.leader_epoch, item.metadata, now.wall_ms, expires_ms)
             out.records.append(encode(key, commit))
