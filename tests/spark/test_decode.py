@@ -2,11 +2,8 @@ from __future__ import annotations
 
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
-
-pa = pytest.importorskip("pyarrow")
-pytest.importorskip("numba")
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -44,7 +44,7 @@ def test_an_unknown_option_is_named_with_the_nearest_known_one(wrong, meant):
         ({**GOOD, "startingOffsets": "latest"}, "'startingOffsets' cannot be latest in a batch"),
         ({**GOOD, "startingOffsets": '{"orders":{"0":-1}}'}, "cannot be latest (-1) in a batch"),
         ({**GOOD, "endingOffsets": "earliest"}, "'endingOffsets' cannot be earliest"),
-        ({**GOOD, "startingOffsets": "first"}, "'startingOffsets' must be \"earliest\", \"latest\" or JSON"),
+        ({**GOOD, "startingOffsets": "first"}, '\'startingOffsets\' must be "earliest", "latest" or JSON'),
         ({**GOOD, "startingOffsets": '{"orders":{"0":-3}}'}, "has offset -3"),
         ({**GOOD, "maxOffsetsPerTrigger": "5"}, "'maxOffsetsPerTrigger' has no meaning in a batch read"),
         ({**GOOD, "minPartitions": "0"}, "'minPartitions' must be at least 1, but it is '0'"),

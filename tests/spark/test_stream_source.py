@@ -1,0 +1,203 @@
+"""Streaming reads: progress, restarts, limits, partitions that come and records that go."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from headrace.spark.offsets import LostRecordsError, StreamOffsets
+from headrace.spark.options import parse
+
+pytestmark = pytest.mark.process
+
+WAIT_SECONDS = 60.0
+
+
+def eventually(condition, what):
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}"
+        time.sleep(0.05)
+
+
+def values(rows):
+    return sorted(int(bytes(row[3])) for row in rows)
+
+
+def numbers(start, stop):
+    return [b"%d" % index for index in range(start, stop)]
+
+
+def offset_log(checkpoint, batch_id):
+    return json.loads((checkpoint / "offsets" / str(batch_id)).read_text().splitlines()[-1])
+
+
+def test_available_now_reads_what_is_there_and_goes_on_after_a_restart(stream, kafka):
+    topic = kafka.topic(2)
+    for partition in range(2):
+        kafka.produce(topic, numbers(partition * 100, partition * 100 + 100), partition=partition)
+    options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "80", "kafka.group.id": "an"}
+    assert values(stream.drain(**options)) == list(range(200))
+    assert offset_log(stream.checkpoint, 0) == {topic: {"0": 40, "1": 40}}
+    assert offset_log(stream.checkpoint, 2) == {topic: {"0": 100, "1": 100}}
+    assert kafka.committed("an", topic, 2) == [100, 100]
+    kafka.produce(topic, numbers(200, 250))
+    assert values(stream.drain(**options)) == list(range(200, 250))
+    assert kafka.committed("an", topic, 2) == [150, 100]
+    assert stream.drain(**options) == []
+
+
+def test_a_stream_that_starts_at_the_end_sees_only_what_comes_and_reports_its_lag(stream, kafka):
+    topic = kafka.topic()
+    kafka.produce(topic, numbers(0, 10))
+    rows = []
+    query = stream.start(rows, subscribe=topic, **{"kafka.group.id": "tail"})
+    try:
+        eventually(lambda: kafka.committed("tail", topic) == [10], "the start to be pinned")
+        kafka.produce(topic, numbers(10, 20))
+        eventually(lambda: len(rows) == 10, "new records")
+        eventually(lambda: query.lastProgress and query.lastProgress["numInputRows"], "progress")
+        latest = query.lastProgress["sources"][0]["latestOffset"]
+        assert (json.loads(latest) if isinstance(latest, str) else latest) == {topic: {"0": 20}}
+        eventually(lambda: kafka.committed("tail", topic) == [20], "progress in the group")
+        assert values(rows) == list(range(10, 20))
+    finally:
+        query.stop()
+
+
+def test_partitions_that_appear_are_read_from_their_beginning(stream, kafka):
+    topic = kafka.topic()
+    kafka.produce(topic, numbers(0, 10))
+    rows = []
+    query = stream.start(rows, subscribe=topic, startingOffsets="earliest")
+    try:
+        eventually(lambda: len(rows) == 10, "the first partition")
+        kafka.grow(topic, 3)
+        for partition in (1, 2):
+            kafka.produce(topic, numbers(partition * 10, partition * 10 + 10), partition=partition)
+        eventually(lambda: len(rows) >= 30, "the new partitions")
+        assert values(rows) == list(range(30))
+    finally:
+        query.stop()
+
+
+def test_topics_that_appear_match_the_pattern_of_a_running_query(stream, kafka):
+    kafka.produce(kafka.topic(name="live-0"), numbers(0, 5))
+    rows = []
+    query = stream.start(rows, subscribePattern="live-.*", startingOffsets="earliest")
+    try:
+        eventually(lambda: len(rows) == 5, "the first topic")
+        kafka.produce(kafka.topic(name="live-1"), numbers(5, 10))
+        eventually(lambda: len(rows) >= 10, "the second topic")
+        assert values(rows) == list(range(10))
+    finally:
+        query.stop()
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_records_deleted_between_two_runs_stop_the_query_or_are_skipped(stream, kafka, fail):
+    topic = kafka.topic()
+    kafka.produce(topic, numbers(0, 10))
+    options = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": fail}
+    assert values(stream.drain(**options)) == list(range(10))
+    kafka.produce(topic, numbers(10, 20))
+    kafka.trim(topic, 0, 15)
+    if fail == "true":
+        with pytest.raises(Exception, match="offsets 10 to 14 are gone"):
+            stream.drain(**options)
+    else:
+        assert values(stream.drain(**options)) == list(range(15, 20))
+
+
+# the driver's side without Spark
+
+
+def stream_offsets(kafka, clock=lambda: 0.0, **options):
+    given = {"kafka.bootstrap.servers": kafka.bootstrap, **options}
+    return StreamOffsets(parse(given, "stream"), monotonic=clock)
+
+
+def test_the_start_is_pinned_until_the_first_batch_is_on_record(kafka):
+    topic = kafka.topic()
+    kafka.produce(topic, numbers(0, 5))
+    options = {"subscribe": topic, "kafka.group.id": f"pin-{topic}"}
+    first = stream_offsets(kafka, **options)
+    assert first.initial() == {(topic, 0): 5}
+    kafka.produce(topic, numbers(5, 8))
+    # It crashed before its first batch was on record: the next one starts where it did.
+    again = stream_offsets(kafka, **options)
+    assert again.initial() == {(topic, 0): 5}
+    assert again.next(again.initial()) == {(topic, 0): 8}
+    again.next({(topic, 0): 8})
+    assert kafka.committed(f"pin-{topic}", topic) == [8]
+    kafka.produce(topic, numbers(8, 9))
+    # A new query of the same group is a new query.
+    assert stream_offsets(kafka, **options).initial() == {(topic, 0): 9}
+
+
+def test_a_pin_does_not_hold_for_other_starting_options(kafka):
+    topic = kafka.topic()
+    kafka.produce(topic, numbers(0, 5))
+    options = {"subscribe": topic, "kafka.group.id": f"other-{topic}"}
+    assert stream_offsets(kafka, **options).initial() == {(topic, 0): 5}
+    assert stream_offsets(kafka, startingOffsets="earliest", **options).initial() == {(topic, 0): 0}
+
+
+def test_nothing_is_committed_if_told_so(kafka):
+    topic = kafka.topic()
+    offsets = stream_offsets(kafka, subscribe=topic, commitOffsets="false", **{"kafka.group.id": f"quiet-{topic}"})
+    offsets.initial()
+    offsets.next({(topic, 0): 0})
+    assert kafka.committed(f"quiet-{topic}", topic) == [-1001]
+
+
+def test_few_records_wait_for_more_but_not_for_ever(kafka):
+    topic = kafka.topic()
+    now = [0.0]
+    offsets = stream_offsets(
+        kafka,
+        lambda: now[0],
+        subscribe=topic,
+        startingOffsets="earliest",
+        minOffsetsPerTrigger="10",
+        maxTriggerDelay="60s",
+    )
+    start = offsets.initial()
+    assert offsets.next(start, least=10) == start  # the first trigger is always due, and finds nothing
+    kafka.produce(topic, numbers(0, 4))
+    assert offsets.next(start, least=10) == start
+    now[0] = 61.0
+    assert offsets.next(start, least=10) == {(topic, 0): 4}
+    kafka.produce(topic, numbers(4, 20))
+    assert offsets.next({(topic, 0): 4}, least=10) == {(topic, 0): 20}
+
+
+def test_a_topic_made_anew_is_noticed(kafka):
+    topic = kafka.topic()
+    kafka.produce(topic, numbers(0, 5))
+    strict = stream_offsets(kafka, subscribe=topic, startingOffsets="earliest", commitOffsets="false")
+    lenient = stream_offsets(
+        kafka, subscribe=topic, startingOffsets="earliest", commitOffsets="false", failOnDataLoss="false"
+    )
+    end = strict.next(strict.initial())
+    assert lenient.next(lenient.initial()) == end
+    kafka.delete(topic)
+    kafka.topic(name=topic)
+    kafka.produce(topic, numbers(0, 2))
+    with pytest.raises(LostRecordsError, match="deleted and made anew"):
+        strict.next(end)
+    after = lenient.next(end)
+    assert after == {(topic, 0): 2}
+    assert [each[2:] for each in lenient.ranges(end, after)] == [(0, 2)]
+
+
+def test_a_deleted_topic_stops_the_query(kafka):
+    topic = kafka.topic()
+    kafka.produce(topic, numbers(0, 5))
+    offsets = stream_offsets(kafka, subscribe=topic, startingOffsets="earliest", commitOffsets="false")
+    end = offsets.next(offsets.initial())
+    kafka.delete(topic)
+    with pytest.raises(LostRecordsError, match=f"topic {topic} does not exist"):
+        offsets.next(end)
