@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from headrace.spark.lake.archive import Archive, Archived
     from headrace.spark.lake.reading import arrow_table, duckdb_table, polars_table, read_table
     from headrace.spark.lake.table import Table, TableError
-    from headrace.spark.lake.verify import Proof, verify
+    from headrace.spark.lake.proof import Proof, verify
 
 __all__ = [
     "Archive",
@@ -30,10 +30,10 @@ __all__ = [
 _HOMES = {
     "Archive": "archive",
     "Archived": "archive",
-    "Proof": "verify",
+    "Proof": "proof",
     "Table": "table",
     "TableError": "table",
-    "verify": "verify",
+    "verify": "proof",
 }
 
 

@@ -36,10 +36,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Decode(Part, frozen=True, kw_only=True):
-    """What values are. With `json` the schema's fields become columns, and the record's own are `_key` and so on."""
+    """What values are. Typed fields become columns; what is kept of the record is record_<name> if a field has its name."""
 
-    value: Literal["binary", "text", "json"] = "json"
-    schema: str = ""  # Spark's DDL, or a file that holds it
+    value: Literal["json", "avro", "protobuf", "text", "binary", "variant"] = "json"
+    schema: str = ""  # JSON: Spark's DDL, or a file; Avro and Protobuf: a file
+    message: str = ""  # Protobuf: which one
+    keep: list[str] = ["key", "topic", "partition", "offset", "timestamp"]
     on_error: Literal["fail", "skip", "dlq"] = "fail"
     dlq: str = ""  # a topic
     dlq_table: str = ""  # or a table
@@ -292,10 +294,14 @@ def _source_faults(name: str, source: Source, pipeline: Pipeline) -> Iterable[st
         yield "a topic needs the broker's address: broker: host:port"
     decode = source.decode
     if decode is not None:
-        if decode.value == "json" and not decode.schema:
-            yield "decode.schema is missing: the fields of the JSON values, as 'id long, name string' or a file"
-        if decode.value != "json" and (decode.schema or decode.on_error != "fail"):
-            yield f"decode.value {decode.value} has no schema and no errors"
+        typed = decode.value in ("json", "avro", "protobuf")
+        if typed and not decode.schema:
+            yield "decode.schema is missing: a file, or for JSON the fields as 'id long, name string'"
+        if not typed and decode.schema:
+            yield f"decode.value {decode.value} has no schema"
+        for each in decode.keep:
+            if each not in ("key", "topic", "partition", "offset", "timestamp", "headers"):
+                yield f"decode.keep: a record has no {each!r}"
         if (decode.on_error == "dlq") != bool(decode.dlq or decode.dlq_table):
             yield "decode: on_error dlq goes with dlq (a topic) or dlq_table"
     if source.latest_by_key and not source.static:

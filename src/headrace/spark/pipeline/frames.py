@@ -3,7 +3,8 @@
 Rules:
 - Views are made in the order of the file; each step sees the views before it.
 - A record that does not decode is an error, is left out, or goes to the dead-letter sink with its reason and its bytes:
-  as `on_error` says. A tombstone (no value) is not an error: all its fields are null.
+  as `on_error` says. A tombstone (no value) is not an error: all its fields are null. How values decode is the business
+  of `headrace.spark.values`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,7 @@ from headrace.spark.pipeline.config import Decode, Pipeline, Source, Step, Table
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-CORRUPT: Final = "_corrupt"
-PARSED: Final = "_parsed"
+LOOKUP_KEY: Final = "_key"  # what a lookup topic is joined by
 OWN: Final = ("key", "topic", "partition", "offset", "timestamp", "headers")
 
 
@@ -86,37 +86,42 @@ class Frames:
         if source.latest_by_key:
             newest = f.max_by(f.struct("*"), f.struct("partition", "offset")).alias("row")
             frame = frame.groupBy("topic", "key").agg(newest).select("row.*").where("value is not null")
+            frame = frame.withColumn(LOOKUP_KEY, f.col("key").cast("string"))
         decode = source.decode
-        if decode is None or decode.value == "binary":
-            return frame
-        texts = frame.withColumn("key", f.col("key").cast("string"))
-        if decode.value == "text":
-            return texts.withColumn("value", f.col("value").cast("string"))
-        return self._json(name, texts, decode)
+        return frame if decode is None else self._typed(name, frame, decode, latest=source.latest_by_key)
 
-    def _json(self, name: str, frame: DataFrame, decode: Decode) -> DataFrame:
+    def _typed(self, name: str, frame: DataFrame, decode: Decode, *, latest: bool) -> DataFrame:
         from pyspark.sql import functions as f
-        from pyspark.sql.types import StringType, StructType
 
-        schema = struct(self._folder, decode.schema)
-        wanted = StructType([*schema.fields]).add(CORRUPT, StringType())
-        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
-        parsed = frame.withColumn(PARSED, f.from_json(f.col("value").cast("string"), wanted, options))
-        whole = f.col("value").isNull() | (f.col(PARSED).isNotNull() & f.col(f"{PARSED}.{CORRUPT}").isNull())
-        if decode.on_error == "fail":
-            sentence = f.concat(
-                f.lit(f"source {name}: the value of "),
-                f.concat_ws("-", "topic", f.col("partition").cast("string")),
-                f.lit(" at offset "),
-                f.col("offset").cast("string"),
-                f.lit(" does not fit the schema (decode.on_error: skip or dlq would go on)"),
-            )
-            parsed = parsed.where(f.when(whole, f.lit(True)).otherwise(f.raise_error(sentence).isNull()))
-        else:
-            self.bad[name] = parsed.where(~whole).drop(PARSED)
-            parsed = parsed.where(whole)
-        own = [f.col(each).alias(f"_{each}") for each in OWN]
-        return parsed.select(*(f.col(f"{PARSED}.`{each}`") for each in schema.fieldNames()), *own)
+        from headrace.spark.values import decode as to_columns
+
+        typed = decode.value not in ("text", "binary", "variant")
+        keep = [each for each in OWN if each in decode.keep] + ([LOOKUP_KEY] if latest else [])
+        found = to_columns(
+            frame,
+            decode.value,
+            self._schema(decode) if typed else None,
+            message=decode.message,
+            on_error=decode.on_error,
+            nulls="keep",
+            keep=keep,
+        )
+        if decode.on_error == "dlq":
+            self.bad[name] = found.bad
+        good = found.good
+        for own in ("key", "record_key"):  # keys are mostly words
+            if own in good.columns and dict(good.dtypes)[own] == "binary" and decode.value != "binary":
+                good = good.withColumn(own, f.col(own).cast("string"))
+        return good
+
+    def _schema(self, decode: Decode) -> Any:
+        text = decode.schema.strip()
+        path = self._folder / text
+        if decode.value == "json" and (" " in text or not path.is_file()):
+            return text
+        if not path.is_file():
+            raise ConfigError(f"decode.schema: there is no file {path}")
+        return path
 
     # transformations
 
@@ -185,23 +190,6 @@ def source_options(
 def place(folder: Path, path: str) -> str:
     """A path of the file, from the folder; URIs stay."""
     return path if "://" in path else str((folder / Path(path).expanduser()).resolve())
-
-
-def struct(folder: Path, text: str) -> Any:
-    """A schema: DDL, or a file that holds it (or Spark's JSON of it)."""
-    import json
-
-    from pyspark.errors import PySparkException
-    from pyspark.sql.types import StructType
-
-    if text.strip().endswith((".ddl", ".sql", ".json", ".txt")):
-        text = read_text(folder, text.strip(), "decode.schema")
-    try:
-        if text.lstrip().startswith("{"):
-            return StructType.fromJson(json.loads(text))
-        return StructType.fromDDL(text)
-    except (PySparkException, ValueError, KeyError) as error:
-        raise ConfigError(f"decode.schema cannot be read: {first_line(error)}") from None
 
 
 def read_text(folder: Path, name: str, what: str) -> str:

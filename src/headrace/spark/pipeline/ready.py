@@ -119,25 +119,23 @@ def enrich(
             "topic": lookup_topic,
             "static": True,
             "latest_by_key": True,
-            "decode": {"schema": lookup_schema, "on_error": "skip"},
+            "decode": {"schema": lookup_schema, "on_error": "skip", "keep": []},
         }
     else:
         lookup = {"type": "table", "path": lookup_table}
-    left, _, right = on.partition("=")
+    left, _, right = (each.strip() for each in on.partition("="))
     right = right or ("_key" if lookup_topic else left)
-    own = "_key, _topic, _partition, _offset, _timestamp, _headers"
-    lookup_columns = f"lookup.* except ({own})" if lookup_topic else "lookup.*"
-    if left.strip() == right.strip():
-        sql = f"select * except ({own}) from records left join lookup using (`{left.strip()}`)"
-        if lookup_topic:
-            raise ConfigError("--on: a lookup topic is joined by its key: --on FIELD, or FIELD=FIELD_OF_THE_LOOKUP")
+    columns = "lookup.* except (_key)" if lookup_topic else "lookup.*"
+    if left == right:  # the same name on both sides: one column
+        sql = f"select * from records left join lookup using (`{left}`)"
     else:
         sql = (
-            f"select records.* except ({own}), {lookup_columns}\nfrom records\n"
-            f"left join lookup on cast(records.`{left.strip()}` as string) = cast(lookup.`{right.strip()}` as string)"
+            f"select records.*, {columns}\nfrom records\n"
+            f"left join lookup on cast(records.`{left}` as string) = cast(lookup.`{right}` as string)"
         )
-    sources = {"records": {"topic": topic, "decode": _decode(schema, dlq)}, "lookup": lookup}
-    sinks = _sinks("enriched", to_topic, to_table, key=key or left.strip())
+    stream = {"topic": topic, "decode": {**_decode(schema, dlq), "keep": []}}
+    sources = {"records": stream, "lookup": lookup}
+    sinks = _sinks("enriched", to_topic, to_table, key=key or left)
     return _document(name, broker, sources, [{"name": "enriched", "sql": sql}], sinks)
 
 

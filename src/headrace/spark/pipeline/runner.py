@@ -30,7 +30,7 @@ from headrace.spark.pipeline.config import (
     interval,
 )
 from headrace.spark.pipeline.frames import Frames, first_line, place, source_options
-from headrace.spark.pipeline.sinks import dead_letters, to_topic
+from headrace.spark.pipeline.sinks import to_topic
 from headrace.spark.pipeline.state import State
 from headrace.spark.pipeline.watch import Watch
 
@@ -44,7 +44,7 @@ STOP_SECONDS: Final = 60.0
 # Errors of ours (or of Spark's analysis) that the next attempt would meet again.
 _LASTING: Final = re.compile(
     r"headrace\.\S*(ConfigError|TableError|DataLossError|ReplayError|FencedError)\b|AnalysisException"
-    r"|does not fit the schema"
+    r"|does not fit"
 )
 
 Start = Callable[[], "StreamingQuery"]
@@ -144,10 +144,12 @@ class Runner:
         return writer.foreachBatch(show)
 
     def _dead(self, bad: DataFrame, topic: str, table: str) -> Any:
+        from headrace.spark.values import dead_letters
+
         if topic:
-            writer = dead_letters(bad, as_headers=True).writeStream.format("headrace").option("topic", topic)
+            writer = dead_letters(bad).writeStream.format("headrace").option("topic", topic)
             return writer.option("kafka.bootstrap.servers", self._pipeline.broker).option("delivery", "exactly_once")
-        writer = dead_letters(bad, as_headers=False).writeStream.format("headracelake")
+        writer = bad.writeStream.format("headracelake")
         return writer.option("path", place(self._folder, table))
 
     def _started(self, name: str, writer: Any) -> Start:

@@ -1,0 +1,226 @@
+"""The parts of an archive that need no Spark: typed values, files, the ledger."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.core.errors import ConfigError
+from headrace.spark.lake import Table, TableError, arrow_table, verify
+from headrace.spark.lake.files import PartWriter, folder
+from headrace.spark.lake.ledger import ArchivedRange, ends, merged, metadata_of
+from headrace.spark.lake.place import Place
+from headrace.spark.lake.rows import RECORD, by_date, read_report, table_schema, write_range
+from headrace.spark.lake.typed import read_objects
+
+KIND = pa.struct([("id", pa.int64()), ("who", pa.string())])
+
+
+def records(offsets: list[int], times_ms: list[int] | None = None) -> pa.RecordBatch:
+    times = times_ms or [0] * len(offsets)
+    rows = [
+        {"topic": "t", "partition": 0, "offset": offset, "timestamp": time * 1000, "timestampType": 0, "value": b"v"}
+        for offset, time in zip(offsets, times, strict=True)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=RECORD)
+
+
+def archive(path: Path, spans: list[tuple[int, int, list[int]]]) -> Table:
+    """A table of ranges: start, end, and the offsets that hold a record."""
+    table = Table(path)
+    table.ensure(table_schema(RECORD, None), ["date"])
+    for number, (start, end, offsets) in enumerate(spans):
+        report = write_range(table.place, [records(offsets)], ("t", 0, start, end), RECORD, None)
+        span, files = read_report(report)
+        assert table.commit(files, transaction=("q", number), metadata=metadata_of([span]))
+    return table
+
+
+# values
+
+
+def test_every_value_gives_one_row() -> None:
+    values = [b'{"id":1,"who":"a"}', None, b"x", b'{"id":"1"}', b'{"id":1}{"id":2}', b' {"id":2} \n', b"{}", b"[1]"]
+    data, reasons = read_objects(pa.array(values, pa.binary()), KIND)
+    assert [None if row is None else row["id"] for row in data.to_pylist()] == [
+        1,
+        None,
+        None,
+        None,
+        None,
+        2,
+        None,
+        None,
+    ]
+    assert [bool(reason) for reason in reasons.to_pylist()] == [False, False, True, True, True, False, False, True]
+
+
+json_values = st.one_of(
+    st.none(),
+    st.binary(max_size=8),
+    st.builds(lambda number: json.dumps({"id": number}).encode(), st.integers(-(2**62), 2**62)),
+    st.builds(lambda text: json.dumps({"who": text}).encode(), st.text(max_size=5)),
+    st.sampled_from(
+        [b"{", b"}", b'{"id":', b"1}", b'{"who":"}', b'{"}', b'{"id":1}\n{"id":2}', b"{}{}", b'{"id":1.5}']
+    ),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(json_values, max_size=12))
+def test_a_value_is_read_as_if_it_stood_alone(values: list[bytes | None]) -> None:
+    together = read_objects(pa.array(values, pa.binary()), KIND)
+    for index, value in enumerate(values):
+        alone = read_objects(pa.array([value], pa.binary()), KIND)
+        assert together[0][index].as_py() == alone[0][0].as_py()
+        assert (together[1][index].as_py() is None) == (alone[1][0].as_py() is None)
+
+
+# files
+
+
+def test_records_are_split_by_their_day() -> None:
+    batch = records([0, 1, 2, 3], [0, 86_400_000, 5, -1])
+    found = {values[0][1]: piece.column("offset").to_pylist() for values, piece in by_date(batch)}
+    assert found == {"1970-01-01": [0, 2], "1970-01-02": [1], "1969-12-31": [3]}
+
+
+def test_a_time_that_no_calendar_has_is_kept_under_the_last_day() -> None:
+    batch = records([0], [1 << 52])
+    assert [values for values, _ in by_date(batch)] == [(("date", "9999-12-31"),)]
+
+
+def test_many_days_at_once_keep_few_files_open(tmp_path: Path) -> None:
+    days = [day * 86_400_000 for day in range(40)] * 2
+    table = Table(tmp_path)
+    table.ensure(table_schema(RECORD, None), ["date"])
+    report = write_range(
+        table.place, [records([i], [day]) for i, day in enumerate(days)], ("t", 0, 0, 80), RECORD, None
+    )
+    span, files = read_report(report)
+    table.commit(files, metadata=metadata_of([span]))
+    assert span.rows == 80 and sorted(arrow_table(tmp_path)["offset"].to_pylist()) == list(range(80))
+    assert verify(str(tmp_path)).holds
+
+
+def test_partition_values_are_safe_in_a_path() -> None:
+    assert folder((("a", "x/../y"), ("b", None))) == "a=x%2F..%2Fy/b=__HIVE_DEFAULT_PARTITION__/"
+
+
+def test_a_file_that_the_driver_cannot_see_is_not_committed(tmp_path: Path) -> None:
+    table = archive(tmp_path, [(0, 2, [0, 1])])
+    writer = PartWriter(table.place, RECORD)
+    writer.add((("date", "1970-01-01"),), records([2]))
+    (part,) = writer.close()
+    (tmp_path / part.path).unlink()
+    with pytest.raises(TableError, match="where all machines see it"):
+        table.commit([part])
+    assert arrow_table(tmp_path).num_rows == 2
+
+
+# commits and the ledger
+
+
+def test_a_transaction_is_committed_once(tmp_path: Path) -> None:
+    table = archive(tmp_path, [(0, 2, [0, 1])])
+    assert not table.commit([], transaction=("q", 0))
+    assert table.commit([], transaction=("other", 0))
+    assert table.open().version() == 2
+
+
+def test_the_ledger_outlives_the_log(tmp_path: Path) -> None:
+    spans = [(start, start + 10, list(range(start, start + 10))) for start in range(0, 200, 10)]
+    table = archive(tmp_path, spans)
+    before = table.ranges()
+    for _ in range(20):  # so many that its files are merged
+        table.fold()
+        table.commit([], metadata={})
+    table.fold()
+    assert len(list((tmp_path / "_headrace" / "ranges").iterdir())) < 20
+    assert list(merged(table.ranges())) == list(merged(before)) == [ArchivedRange("t", 0, 0, 200, 200)]
+    for path in (tmp_path / "_headrace" / "ranges").iterdir():
+        assert not path.name.endswith(".tmp")
+    assert verify(str(tmp_path)).holds
+
+
+def test_a_crash_in_the_middle_of_a_fold_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = archive(tmp_path, [(start, start + 1, [start]) for start in range(30)])
+    expected = list(merged(table.ranges()))
+
+    def no_delete(self: Place, relative: str) -> None:
+        raise OSError("killed")
+
+    monkeypatch.setattr(Place, "delete", no_delete)
+    for _ in range(40):
+        table.commit([], metadata={})
+        try:
+            table.fold()
+        except OSError:
+            break
+    else:
+        pytest.fail("it never merged")
+    assert list(merged(table.ranges())) == expected
+
+
+range_lists = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), max_size=20)
+
+
+@given(range_lists)
+def test_merging_ranges_loses_no_offset_and_no_row(sizes: list[tuple[int, int]]) -> None:
+    ranges, at = [], 0
+    for size, rows in sizes:
+        ranges.append(ArchivedRange("t", 0, at, at + size, rows))
+        at += size
+    found = list(merged(ranges))
+    assert sum(each.rows for each in found) == sum(rows for _, rows in sizes)
+    assert ends(found) == ends(ranges)
+    assert len(found) <= 1
+
+
+def test_ranges_with_a_hole_between_are_not_merged() -> None:
+    apart = [ArchivedRange("t", 0, 0, 5, 5), ArchivedRange("t", 0, 6, 9, 3)]
+    assert list(merged(apart)) == apart
+
+
+def test_a_range_without_records_is_archived_too(tmp_path: Path) -> None:
+    table = archive(tmp_path, [(0, 5, [0, 3]), (5, 9, []), (9, 10, [9])])
+    proof = verify(str(tmp_path)).partitions[0]
+    assert proof.faults == () and (proof.rows, proof.gaps) == (3, 7)
+    assert table.ends() == {("t", 0): 10}
+
+
+def test_vacuum_does_not_touch_what_a_running_archive_may_need(tmp_path: Path) -> None:
+    table = archive(tmp_path, [(0, 1, [0])])
+    with pytest.raises(ConfigError, match="an hour"):
+        table.vacuum(keep_hours=0.5)
+    orphan = tmp_path / "date=1970-01-01" / "young.parquet"
+    orphan.write_bytes(b"")
+    assert table.vacuum() == []
+    assert orphan.exists()
+
+
+def test_a_table_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(TableError, match="there is no table at"):
+        Table(tmp_path / "none").describe()
+
+
+def test_two_writers_of_one_query_cannot_both_commit(tmp_path: Path) -> None:
+    """An older driver that woke up late: its commit is refused by the table itself."""
+    from deltalake import CommitProperties, Transaction
+    from deltalake.exceptions import DeltaError
+
+    table = archive(tmp_path, [(0, 1, [0])])
+    stale: Any = table.open()
+    table.commit([], transaction=("q", 1))
+    properties = CommitProperties(app_transactions=[Transaction("q", 1)])
+    with pytest.raises(DeltaError):
+        stale.create_write_transaction([], "append", stale.schema(), ["date"], commit_properties=properties)
