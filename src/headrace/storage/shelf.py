@@ -44,6 +44,7 @@ class Shelf:
         "_warm",
         "active",
         "attic",
+        "closed",
         "segments",
     )
 
@@ -59,6 +60,7 @@ class Shelf:
         self._flushed: Place | None = None
         self._warm: list[Segment] = []
         self.attic = Attic()
+        self.closed = False
         if segments:
             self.active = segments[-1]
             for segment in segments[:-1]:
@@ -123,6 +125,7 @@ class Shelf:
 
     def close(self) -> None:
         """Nothing here is readable any more."""
+        self.closed = True
         self.attic.close()
         for segment in self.segments:
             segment.removed = True

@@ -1,7 +1,8 @@
 """What has to reach the disk, and in which order.
 
 Rules:
-- A sync is made by the log's owner and run by a worker thread. It holds all that it needs; it does not look at the log.
+- A sync is made by the log's owner and run by a worker thread. It holds all that it needs; it does not look at the log,
+  except that it stops when that is closed or deleted: then nothing is wrong with the disk.
 - The order is the promise: batches first, then the names of new files, then what describes them: indexes, producers,
   and only then the start offset (a log that begins later cannot replay its producers from what lies before) and the
   epochs. Then the recovery point, and removals at the very end.
@@ -11,6 +12,8 @@ Rules:
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
@@ -78,6 +81,7 @@ class Sync:
         *,
         end_offset: int,
         place: tuple[Segment, int],
+        shelf: Shelf,
         segments: list[Segment],
         new_names: bool,
         chores: Chores,
@@ -92,9 +96,17 @@ class Sync:
         self._files = files
         self._path = path
         self._new_names = new_names
+        self._shelf = shelf
 
     def run(self) -> None:
         """Blocking; for a worker thread. Raises DiskFailedError."""
+        try:
+            self._run()
+        except StorageError:
+            if not self._shelf.closed:
+                raise
+
+    def _run(self) -> None:
         for segment in self.segments:
             try:
                 segment.file.sync()
@@ -112,21 +124,27 @@ class Sync:
             pass  # no space, no descriptors: that passes
 
     def _run_chores(self) -> None:
+        for chore in self._in_order():
+            if self._shelf.closed:
+                return  # the log was deleted: its directory must not come into being again
+            chore()
+
+    def _in_order(self) -> Iterator[Callable[[], None]]:
         files, chores = self._files, self.chores
         for swap in chores.swaps:
-            swap.run()
+            yield swap.run
         for segment in chores.indexes:
             if not segment.removed and not segment.replaced:
-                segment.store_index()
+                yield segment.store_index
         for path, content in chores.snapshots.items():
-            files.store(path, content)
+            yield partial(files.store, path, content)
         # In this order the start offset comes before the epochs, which may have been forgotten up to there.
         for path, content in sorted(chores.stores.items(), reverse=True):
-            files.store(path, content)
+            yield partial(files.store, path, content)
         if self.checkpoint is not None:
-            files.store(*self.checkpoint)
+            yield partial(files.store, *self.checkpoint)
         for path in chores.removals:
-            files.remove(path)
+            yield partial(files.remove, path)
 
 
 class Backlog:
@@ -173,6 +191,7 @@ class Backlog:
             self._path,
             end_offset=end_offset,
             place=(shelf.active, shelf.active.size),
+            shelf=shelf,
             segments=segments,
             new_names=self.new_names,
             chores=self.chores,
