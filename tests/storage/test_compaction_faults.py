@@ -1,4 +1,4 @@
-"""Compaction through random histories and power cuts: the newest of each key stays, no offset moves, no value returns."""
+"""Compaction through random histories and power cuts: newest values stay, no offset moves, nothing comes back."""
 
 from __future__ import annotations
 

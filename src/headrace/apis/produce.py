@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from headrace.apis.api import Api, Context, Encoded
 from headrace.broker.admission import Candidate, Ticket
+from headrace.broker.compressing import in_codec
 from headrace.broker.waiting import Commit
 from headrace.core import limits
 from headrace.core.errors import ApiError, ErrorCode, ProtocolError
@@ -172,6 +173,8 @@ def _append(
         _check_admitted(request, partition, headers[0], verdicts)
     if config.compacts:
         _check_keys(records, headers)
+    if config.compression_type != "producer":
+        records, headers = in_codec(records, headers, config)
     appended = partition.append(bytearray(records), headers)
     if request.acks == -1 and partition.high_watermark <= appended.last_offset:
         waits.append((partition, appended.last_offset + 1, rows, len(rows)))

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 EXPIRY_SECONDS = 0.5
 CHECKPOINT_SECONDS = 5.0
 CATALOG_SECONDS = 2.0
+NEVER_MS = 2**53  # no timer is set for so long
 
 
 class Housekeeping:
@@ -45,6 +46,7 @@ class Housekeeping:
         self._clock = clock
         self._cataloguing: Cataloguing | None = None
         self._dirty: dict[Partition, int] = {}
+        self._timers: dict[Partition, asyncio.TimerHandle] = {}  # of topics with a `flush.ms` of their own
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self, cataloguing: Cataloguing | None) -> None:
@@ -60,6 +62,8 @@ class Housekeeping:
         self._tasks = [loop.create_task(self._repeat(seconds, work)) for seconds, work in rounds]
 
     async def stop(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -68,11 +72,25 @@ class Housekeeping:
         """`partition` has new bytes: sync them now, soon, or leave it to the system, as its topic says."""
         if partition.durable_ack:
             self._flusher.request(partition)
-        elif partition.log.config.flush == "interval" and partition.log.config.storage == "disk":
-            since = self._dirty.setdefault(partition, partition.log.size_bytes)
-            if partition.log.size_bytes - since >= self._settings.flush_interval_bytes:
+            return
+        log, config = partition.log, partition.log.config
+        if config.storage != "disk":
+            return
+        if log.end_offset - log.flushed_offset >= config.flush_messages:
+            self._flusher.request(partition)
+        elif config.flush_ms < NEVER_MS and partition not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[partition] = loop.call_later(config.flush_ms / 1000, self._flush_by_time, partition)
+        if config.flush == "interval":
+            since = self._dirty.setdefault(partition, log.size_bytes)
+            if log.size_bytes - since >= self._settings.flush_interval_bytes:
                 del self._dirty[partition]
                 self._flusher.request(partition)
+
+    def _flush_by_time(self, partition: Partition) -> None:
+        del self._timers[partition]
+        if partition.log.failed is None:
+            self._flusher.request(partition)
 
     async def _repeat(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:

@@ -224,7 +224,8 @@ class TopicConfig:
         ConfigType.STRING,
         "compression.type",
         choices=_CODECS,
-        doc="Kept, without effect: batches stay as their producer compressed them.",
+        doc="The codec that batches are stored in; `producer` leaves each as its producer compressed it. A batch that "
+        "opens to more than 8 MiB stays as it came.",
     )
     compression_gzip_level: int = _key(
         -1,
@@ -232,7 +233,7 @@ class TopicConfig:
         ConfigType.INT,
         "compression.gzip.level",
         check=lambda level: None if level == -1 or 1 <= level <= 9 else "must be -1 or between 1 and 9",
-        doc="Kept, without effect; see compression.type.",
+        doc="How hard to try with compression.type=gzip; -1 is the codec's own choice.",
     )
     compression_lz4_level: int = _key(
         9,
@@ -240,7 +241,7 @@ class TopicConfig:
         ConfigType.INT,
         "compression.lz4.level",
         check=between(1, 17),
-        doc="Kept, without effect; see compression.type.",
+        doc="How hard to try with compression.type=lz4.",
     )
     compression_zstd_level: int = _key(
         3,
@@ -248,7 +249,7 @@ class TopicConfig:
         ConfigType.INT,
         "compression.zstd.level",
         check=between(-131072, 22),
-        doc="Kept, without effect; see compression.type.",
+        doc="How hard to try with compression.type=zstd.",
     )
     timestamp_type: TimestampType = _key(
         "CreateTime",
@@ -313,7 +314,7 @@ class TopicConfig:
         ConfigType.LONG,
         "log.flush.interval.messages",
         check=at_least(1),
-        doc="Kept, without effect; see headrace.flush.",
+        doc="Records after which a sync is forced. With headrace.flush=ack every acknowledgement is synced anyhow.",
     )
     flush_ms: int = _key(
         _LONG_MAX,
@@ -322,7 +323,7 @@ class TopicConfig:
         "log.flush.interval.ms",
         "log.flush.scheduler.interval.ms",
         check=at_least(0),
-        doc="Kept, without effect; see headrace.flush.",
+        doc="Time after which a sync is forced. With headrace.flush=ack every acknowledgement is synced anyhow.",
     )
     file_delete_delay_ms: int = _key(
         MINUTE_MS,
@@ -330,7 +331,8 @@ class TopicConfig:
         ConfigType.LONG,
         "log.segment.delete.delay.ms",
         check=at_least(0),
-        doc="Time between taking a segment out of a log and removing its files.",
+        doc="How long readers may go on with a segment that compaction has replaced, before its files are removed. "
+        "Retention removes files at once: who reads them is told that the records are gone.",
     )
     preallocate: bool = _key(
         False,

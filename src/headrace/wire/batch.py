@@ -40,8 +40,8 @@ from headrace.wire.layout import (
     TRANSACTIONAL,
     ZSTD,
 )
-from headrace.wire.records import Record, build, rebuild, records, records_without_key
-from headrace.wire.skim import Glimpse, horizon_of, payload_of, recompress, repack, skim
+from headrace.wire.records import Record, build, rebuild, records
+from headrace.wire.skim import Glimpse, horizon_of, payload_of, recompress, records_without_key, repack, skim
 
 __all__ = [
     "CONTROL",

@@ -145,13 +145,6 @@ def _headers(payload: bytes, position: int, count: int) -> tuple[Headers, int]:
     return tuple(found), position
 
 
-def records_without_key(
-    data: bytes | memoryview, header: BatchHeader, *, max_bytes: int = DECOMPRESSED_BYTES
-) -> list[int]:
-    """Places in the batch (from 0) of the records that a compacted topic must refuse."""
-    return [index for index, record in enumerate(records(data, header, max_bytes=max_bytes)) if record.key is None]
-
-
 def build(
     items: Iterable[tuple[bytes | None, bytes | None]],
     *,
