@@ -119,6 +119,7 @@ class History:
         self._journals = JournalReader(folder)
         self._numbers = itertools.count(1)
         self._clients: dict[int, subprocess.Popen[bytes]] = {}
+        self._incarnations: dict[int, str] = {}
         self._zombies: list[subprocess.Popen[bytes]] = []
         self._fenced = 0
         self._unexpected: list[str] = []
@@ -150,7 +151,7 @@ class History:
         for witness in self._witnesses:
             witness.start()
         for number in range(self.plan.transformers):
-            self._clients[number] = self._start(number)
+            self._start(number)
         for blow in self.plan.blows:
             self._await(blow)
             self._deal(blow)
@@ -233,13 +234,14 @@ class History:
             }
         )
 
-    def _start(self, number: int) -> subprocess.Popen[bytes]:
+    def _start(self, number: int) -> None:
         incarnation = f"{number}.{next(self._numbers)}"
         orders = Orders(self._servers, f"biller-{number}", incarnation, str(self._folder), self.plan.seed)
         module = "headrace.testing.exactly_once.transformer"
         with (self._folder / f"{incarnation}.stderr").open("wb") as stderr:
             command = [sys.executable, "-m", module, msgspec.json.encode(orders).decode()]
-            return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+            self._clients[number] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+        self._incarnations[number] = incarnation
 
     def _await(self, blow: Blow) -> None:
         self._count_steps_on(blow.nth, blow.step)
@@ -260,15 +262,20 @@ class History:
             case Fault.KILL_CLIENT:
                 client.kill()
                 client.wait()
-                self._clients[blow.victim] = self._start(blow.victim)
+                self._start(blow.victim)
             case Fault.REPLACE_CLIENT:
+                # Whoever comes last has the place, and that shall be the new one.
+                self._await_step(blow.victim, "begin")
                 client.send_signal(signal.SIGSTOP)
-                self._journals.read()
-                ready = self._journals.counts["ready"]
-                self._clients[blow.victim] = self._start(blow.victim)
-                self._wait(lambda: self._journals.counts["ready"] > ready, BLOW_SECONDS)
-                client.send_signal(signal.SIGCONT)
                 self._zombies.append(client)
+                self._start(blow.victim)
+                self._await_step(blow.victim, "begin")
+                client.send_signal(signal.SIGCONT)
+
+    def _await_step(self, number: int, step: str) -> None:
+        incarnation = self._incarnations[number]
+        if not self._wait(lambda: self._journals.steps[incarnation][step] > 0, BLOW_SECONDS):
+            raise TimeoutError(f"{incarnation} did not {step}: {dict(self._journals.counts)}")
 
     def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait, and see to the transformers meanwhile: nobody but a zombie may end by itself."""
@@ -278,7 +285,7 @@ class History:
             for number, client in list(self._clients.items()):
                 if client.poll() is not None:
                     self._unexpected.append(f"transformer {number} ended by itself, with {client.returncode}")
-                    self._clients[number] = self._start(number)
+                    self._start(number)
             return condition()
 
         return wait_until(look, seconds)

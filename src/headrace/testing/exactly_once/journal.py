@@ -9,7 +9,7 @@ Rules:
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -31,19 +31,21 @@ class Journal:
 
 
 class JournalReader:
-    """Follows all journals of a folder. `counts` has the lines so far, by step."""
+    """Follows all journals of a folder. `counts` has the lines so far, by step; `steps` those of one incarnation."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._positions: dict[Path, int] = {}
         self.labels: dict[str, list[str]] = {}
         self.counts: Counter[str] = Counter()
+        self.steps: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def read(self) -> None:
         """Take what came since the last call."""
         for path in sorted(self._folder.glob("*.journal")):
             for line in self._new_lines(path):
                 self.counts[line.step] += 1
+                self.steps[path.stem][line.step] += 1
                 self.labels.setdefault(line.step, []).append(line.label)
 
     def _new_lines(self, path: Path) -> Iterator[Line]:

@@ -31,7 +31,8 @@ ORDERS, BILLS, LEDGER = "orders", "bills", "ledger"
 PARTITIONS = {ORDERS: 2, BILLS: 2, LEDGER: 1}
 GROUP = "billing"
 ENDED, FATAL, FENCED = 0, 3, 4
-FENCES = {KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID, KafkaError.PRODUCER_FENCED}
+# A consumer tells only that it is done for; nothing but a fence does that to one.
+FENCES = {KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID, KafkaError.PRODUCER_FENCED, KafkaError._FATAL}
 BRISK: dict[str, str | int | float] = {
     "reconnect.backoff.ms": 20,
     "reconnect.backoff.max.ms": 200,
@@ -41,6 +42,8 @@ BRISK: dict[str, str | int | float] = {
     # When it starts over, librdkafka 2.16 drops a broker that its cache of coordinators still names, and then waits for
     # that one for ever (send_offsets_to_transaction after a broker was away).
     "metadata.recovery.strategy": "none",
+    # To look into a history that failed: HISTORY_CLIENT='{"debug": "eos,cgrp", "log_level": 7}'.
+    **json.loads(os.environ.get("HISTORY_CLIENT", "{}")),
 }
 
 
