@@ -35,10 +35,13 @@ def test_a_newcomer_waits_until_others_gave_up_its_share(stage: ConsumerStage) -
     assert stage.shown().state == "Stable"
 
 
-def test_a_member_that_owns_nothing_of_it_need_not_be_asked_to_give_up(stage: ConsumerStage) -> None:
+def test_a_member_gives_up_what_it_was_told_even_if_it_had_not_begun(stage: ConsumerStage) -> None:
     stage.enter("a")
     stage.enter("b")
-    assert stage.beat("a", 1, owned="t:0") == "epoch 2: t:0,1"
+    assert stage.beat("a", 1, owned="") == "epoch 1: t:0,1", "it may be about to begin with all four"
+    assert stage.beat("b", 2) == "epoch 2"
+    assert stage.beat("a", 1, owned="") == "epoch 2"
+    assert stage.beat("b", 2) == "epoch 2: t:2,3"
 
 
 def test_an_answer_names_the_assignment_only_when_it_changed_or_all_was_said(stage: ConsumerStage) -> None:

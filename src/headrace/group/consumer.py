@@ -196,7 +196,7 @@ class ConsumerGroup:
         before = self._stand(member_id)
         facts = self._facts(command, self.members.get(member_id, MemberFacts()))
         owned = None if command.owned is None else flat(command.owned)
-        self._follow(member_id, facts, owned, now, out)
+        self._follow(member_id, facts, owned, now, out, is_final=command.member_epoch == JOINS)
         self._sessions[member_id] = self._at(now.ms + self._settings.consumer_session_timeout_ms)
         stand = self._stand(member_id)
         everything = command.rebalance_timeout_ms is not None and owned is not None
@@ -286,7 +286,16 @@ class ConsumerGroup:
             assignor=old.assignor if command.assignor is None else command.assignor,
         )
 
-    def _follow(self, member_id: str, facts: MemberFacts, owned: Partitions | None, now: Now, out: Outbox) -> None:
+    def _follow(
+        self,
+        member_id: str,
+        facts: MemberFacts,
+        owned: Partitions | None,
+        now: Now,
+        out: Outbox,
+        *,
+        is_final: bool,
+    ) -> None:
         """Take in what a member says, make a new target if one is due, and lead the member towards it."""
         old = self.members.get(member_id)
         if facts != old:
@@ -305,7 +314,9 @@ class ConsumerGroup:
             self._write(ConsumerGroupKey(self.group), epochs, now, out)
         stand = self._stand(member_id)
         target = self.targets.get(member_id, NOTHING)
-        following = advance(stand, target, epochs.assignment_epoch, owned, self._holders.__contains__)
+        following = advance(
+            stand, target, epochs.assignment_epoch, owned, self._holders.__contains__, is_final=is_final
+        )
         if following != stand:
             self._write_stand(member_id, following, now, out)
 

@@ -207,7 +207,8 @@ class MixedGroup(ConsumerGroup):
             subscription.topics,
             classic=ClassicFacts(command.session_timeout_ms, command.protocols),
         )
-        self._follow(member_id, facts, _known(subscription.owned, self._reading.topics), now, out)
+        owned = _known(subscription.owned, self._reading.topics)
+        self._follow(member_id, facts, owned, now, out, is_final=True)
         self._joins.pop(member_id, None)
         self._sessions[member_id] = self._at(now.ms + command.session_timeout_ms)
         self._syncs[member_id] = self._at(now.ms + command.rebalance_timeout_ms)

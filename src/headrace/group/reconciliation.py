@@ -4,6 +4,9 @@ Rules:
 - A partition belongs to a member from the moment it is assigned until the member has said that it gave it up. In
   between nobody else gets it.
 - A member that has to give partitions up stays in its epoch until it has done so; then it goes on to the target.
+- It must say so after it was told. What it said before does not count, even if it did not own them then: it may have
+  been about to begin. Only who begins anew, or stops to join again, says what is final. (Kafka takes any word for it;
+  then a client that is slow to begin reads a partition that is already another's.)
 - What others still hold is left out and asked for again at the next step.
 """
 
@@ -43,8 +46,13 @@ def advance(
     target_epoch: int,
     owned: Partitions | None,
     is_held: Callable[[TopicPartition], bool],
+    *,
+    is_final: bool = False,
 ) -> Stand:
-    """The next stand. `owned` is what the member says that it has, or None if it does not say."""
+    """The next stand. `owned` is what the member says that it has, or None if it does not say.
+
+    `is_final`: it will begin with nothing else before it hears of the next stand.
+    """
     if stand.is_at(target_epoch):
         return stand
     epoch = stand.epoch
@@ -54,7 +62,7 @@ def advance(
         epoch += 1
     kept = stand.assigned & target
     revoking = stand.assigned - target
-    if revoking and (owned is None or owned & revoking):
+    if revoking and (owned is None or owned & revoking or not is_final):
         return stand.at(epoch)._replace(progress=Progress.UNREVOKED, assigned=kept, revoking=revoking)
     wanted = target - kept
     # What it gave up just now is still booked to it, but is in nobody's way.
