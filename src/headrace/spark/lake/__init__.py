@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.spark.lake.archive import Archive, Archived
+    from headrace.spark.lake.proof import Proof, verify
     from headrace.spark.lake.reading import arrow_table, duckdb_table, polars_table, read_table
     from headrace.spark.lake.table import Table, TableError
-    from headrace.spark.lake.proof import Proof, verify
 
 __all__ = [
     "Archive",

