@@ -46,7 +46,6 @@ def test_available_now_reads_what_is_there_and_goes_on_after_a_restart(stream, k
     kafka.produce(topic, numbers(200, 250))
     assert values(stream.drain(**options)) == list(range(200, 250))
     assert kafka.committed("an", topic, 2) == [150, 100]
-    assert stream.drain(**options) == []
 
 
 def test_a_stream_that_starts_at_the_end_sees_only_what_comes_and_reports_its_lag(stream, kafka):
@@ -96,19 +95,16 @@ def test_topics_that_appear_match_the_pattern_of_a_running_query(stream, kafka):
         query.stop()
 
 
-@pytest.mark.parametrize("fail", ["true", "false"])
-def test_records_deleted_between_two_runs_stop_the_query_or_are_skipped(stream, kafka, fail):
+def test_records_deleted_between_two_runs_stop_the_query(stream, kafka):
     topic = kafka.topic()
     kafka.produce(topic, numbers(0, 10))
-    options = {"subscribe": topic, "startingOffsets": "earliest", "failOnDataLoss": fail}
+    options = {"subscribe": topic, "startingOffsets": "earliest"}
     assert values(stream.drain(**options)) == list(range(10))
     kafka.produce(topic, numbers(10, 20))
     kafka.trim(topic, 0, 15)
-    if fail == "true":
-        with pytest.raises(Exception, match="offsets 10 to 14 are gone"):
-            stream.drain(**options)
-    else:
-        assert values(stream.drain(**options)) == list(range(15, 20))
+    with pytest.raises(Exception, match="offsets 10 to 14 are gone"):
+        stream.drain(**options)
+    assert values(stream.drain(**options, failOnDataLoss="false")) == list(range(15, 20))
 
 
 # the driver's side without Spark
