@@ -85,17 +85,20 @@ class Topics:
             return
         there = self.names()
         for name in wanted:
+            if ", " in name:
+                whole = name.replace(", ", ".")
+                raise QueryError(f"a topic's name with dots goes in backticks: `{whole}`")
             if name not in there and not self._archive(name):
                 raise QueryError(f"there is no topic {name!r}{suggestion(name, there)}")
             frame = self._stream(name) if streaming else self._table(name)
-            self.spark.sql(f"drop view if exists `{_view(name)}`")
-            self._decoded(name, frame).createOrReplaceTempView(_view(name))
+            self._decoded(name, frame).createOrReplaceTempView(f"`{name}`")
 
     def _is_known(self, name: str) -> bool:
         """Something of the session itself; views of topics are made anew for every statement."""
         if name in self._kinds:
             return False
-        return bool(self.spark.catalog.tableExists(name)) if re.fullmatch(r"\w+(\.\w+)?", name) else False
+        plain = name.replace(", ", ".")
+        return bool(re.fullmatch(r"\w+(\.\w+)*", plain)) and bool(self.spark.catalog.tableExists(plain))
 
     # rows
 
@@ -157,8 +160,9 @@ class Topics:
             "includeHeaders": "true",
             "startingOffsets": json.dumps(to_json(start)),
             "endingOffsets": json.dumps(to_json(last)),
-            "pushdown": "true",
         }
+        if self.spark.conf.get("spark.sql.python.filterPushdown.enabled", "false") == "true":
+            given["pushdown"] = "true"  # without that setting Spark refuses every reader that could
         return self.spark.read.format("headrace").options(**given).load().select(*COLUMNS)
 
     def _stream(self, topic: str) -> DataFrame:
@@ -213,7 +217,7 @@ class Topics:
 
 
 def relations(spark: SparkSession, statement: str) -> list[str]:
-    """Names that a statement reads from, as it writes them. Raises QueryError if it is not SQL."""
+    """Names that a statement reads from; parts of one name are parted by ", ". Raises QueryError if it is not SQL."""
     from pyspark.errors import PySparkException
 
     session: Any = spark
@@ -224,12 +228,7 @@ def relations(spark: SparkSession, statement: str) -> list[str]:
     text = str(plan.toString())
     own = {name.strip() for line in re.findall(r"CTE \[([^\]]*)\]", text) for name in line.split(",")}
     found = re.findall(r"'UnresolvedRelation \[([^\]]+)\]", text)
-    names = [".".join(part.strip() for part in each.split(",")) for each in found]
-    return [name for name in dict.fromkeys(names) if name not in own]
-
-
-def _view(name: str) -> str:
-    return name.replace("`", "``")
+    return [name for name in dict.fromkeys(found) if name not in own]
 
 
 def _only_chooses(frame: DataFrame) -> bool:

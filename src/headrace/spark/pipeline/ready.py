@@ -167,9 +167,23 @@ def save(folder: Path, document: dict[str, Any], title: str) -> bool:
         if yaml.safe_load(path.read_text(encoding="utf-8")) == document:
             return False
         raise ConfigError(f"{path} exists and says something else; change it there, or choose another --folder")
-    body = yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True)
-    _write(folder, {FILE: _HEAD.format(title=title, folder=folder) + body})
+    _write(folder, {FILE: _HEAD.format(title=title, folder=folder) + text_of(document)})
     return True
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text of several lines as a block."""
+
+
+_Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def text_of(document: dict[str, Any]) -> str:
+    """A document as YAML for people."""
+    return str(yaml.dump(document, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True))
 
 
 def _document(

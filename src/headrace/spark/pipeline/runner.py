@@ -190,6 +190,7 @@ class Runner:
                 if query.isActive:
                     continue
                 error = query.exception()
+                self._watch.catch_up(name, query.recentProgress)
                 if error is None:
                     del self._queries[name]
                 else:

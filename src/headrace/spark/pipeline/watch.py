@@ -7,8 +7,9 @@ Spark. Nothing here may raise into Spark.
 from __future__ import annotations
 
 import json
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyspark.sql.streaming.listener import (
@@ -25,6 +26,7 @@ class Watch(StreamingQueryListener):
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
+        self._lock = threading.Lock()
         self._names: dict[str, str] = {}
         self.queries: dict[str, dict[str, Any]] = {}
 
@@ -50,12 +52,23 @@ class Watch(StreamingQueryListener):
         except Exception as error:  # at the edge: a listener must not break Spark's bus
             self.queries.setdefault("watch", {})["error"] = repr(error)
 
+    def catch_up(self, name: str, recent: Iterable[Any]) -> None:
+        """Take what a query that has ended knows and Spark has not told yet."""
+        for each in recent:
+            self._take(self.queries[name], json.loads(each.json))
+
     def _take(self, entry: dict[str, Any], progress: Mapping[str, Any]) -> None:
+        with self._lock:
+            self._count(entry, progress)
+
+    def _count(self, entry: dict[str, Any], progress: Mapping[str, Any]) -> None:
         took_ms = int(progress.get("durationMs", {}).get("triggerExecution", progress.get("batchDuration", 0)))
         read, lag = counted(progress.get("sources", []))
         count = read if read is not None else int(progress.get("numInputRows", 0))
+        if int(progress["batchId"]) <= entry["batch"]:
+            return
         entry["lag"] = lag
-        if not count and entry["batch"] >= 0:
+        if not count:
             return
         entry.update(
             batch=int(progress["batchId"]),

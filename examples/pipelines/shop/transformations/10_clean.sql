@@ -1,0 +1,1 @@
+select id, amount, at from orders where amount > 0

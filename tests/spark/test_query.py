@@ -1,0 +1,111 @@
+"""SQL over topics: archived and live records are one table, without overlap and without gap."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("deltalake")
+
+from headrace.cli.sql import Format, Shell, _print
+from headrace.spark.lake import Archive
+from headrace.spark.query import QueryError, Topics, relations
+
+
+@pytest.fixture
+def topics(spark: Any, kafka: Any, tmp_path: Path) -> Topics:
+    return Topics(spark, kafka.bootstrap, lake=str(tmp_path / "lake"))
+
+
+def archive(spark: Any, kafka: Any, topic: str, tmp_path: Path) -> None:
+    options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic}
+    path = str(tmp_path / "lake" / topic)
+    query = Archive(options, path, str(tmp_path / "checkpoint"), name=topic).start(spark, once=True)
+    assert query.awaitTermination(110)
+
+
+def test_names_in_a_statement_are_found(spark: Any) -> None:
+    text = "with c as (select * from a) select * from c join `b-c` on true where x in (select y from d.e)"
+    assert sorted(relations(spark, text)) == ["a", "b-c", "d, e"]
+    with pytest.raises(QueryError, match="(?i)syntax error"):
+        relations(spark, "selekt 1")
+
+
+def test_archived_and_live_records_are_one_table(
+    spark: Any, kafka: Any, topics: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = kafka.topic(2)
+    kafka.produce(topic, [b'{"id": %d, "who": "ann"}' % i for i in range(10)])
+    archive(spark, kafka, topic, tmp_path)
+    kafka.produce(topic, [b'{"id": %d, "who": "bob", "offset": 1.5}' % i for i in range(10, 15)])
+    kafka.produce(topic, [b'{"id": 15}'], partition=1)
+    kafka.trim(topic, 0, 5)  # the broker forgets what is archived
+    rows = topics.sql(f"select id, who, data.offset as inner, `offset`, value from {topic} order by id").collect()
+    assert [row.id for row in rows] == list(range(16))
+    assert (rows[12].who, rows[12].inner, rows[12].offset, rows[3].offset) == ("bob", 1.5, 12, 3)
+    found = topics.sql(f"select who, count(*) as n from {topic} group by who order by n desc")
+    assert [tuple(row) for row in found.collect()] == [("ann", 10), ("bob", 5), (None, 1)]
+    _print(found, Format.csv, 2)
+    assert capsys.readouterr().out.splitlines() == ["who,n", "ann,10", "bob,5"]
+    _print(found, Format.json, 10)
+    assert capsys.readouterr().out.splitlines()[-1] == '{"who":null,"n":1}'
+
+
+def test_a_gap_between_archive_and_broker_is_said_and_not_hidden(
+    spark: Any, kafka: Any, topics: Topics, tmp_path: Path
+) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b"a"] * 5)
+    archive(spark, kafka, topic, tmp_path)
+    kafka.produce(topic, [b"b"] * 5)
+    kafka.trim(topic, 0, 8)
+    with pytest.raises(QueryError, match="archived up to 5, but the broker has records from 8 on"):
+        topics.sql(f"select * from {topic}")
+
+
+def test_a_statement_is_followed_from_where_its_first_answer_ended(spark: Any, kafka: Any, topics: Topics) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b"one", b"two"])
+    statement = f"select value, `offset` from {topic} where value <> 'no'"
+    assert topics.sql(statement).count() == 2
+    kafka.produce(topic, [b"three", b"no", b"four"])
+    stream = topics.follow(statement)
+    assert stream is not None
+    seen: list[str] = []
+
+    def keep(frame: Any, batch_id: int) -> None:
+        seen.extend(row.value for row in frame.collect())
+
+    query = stream.writeStream.foreachBatch(keep).trigger(availableNow=True).start()
+    assert query.awaitTermination(110)
+    assert seen == ["three", "four"]
+    topics.sql(f"select count(*) from {topic}")
+    assert topics.follow(f"select count(*) from {topic}") is None  # to be asked again instead
+
+
+def test_what_is_not_there_is_one_sentence(kafka: Any, topics: Topics) -> None:
+    topic = kafka.topic(name="shipments-of-today")
+    with pytest.raises(QueryError, match=f"no topic 'shipments-of-todya'; did you mean '{topic}'"):
+        topics.sql("select * from `shipments-of-todya`")
+    kafka.topic(name="with.dots")
+    with pytest.raises(QueryError, match="backticks: `with.dots`"):
+        topics.sql("select * from with.dots")
+    assert topics.sql("select * from `with.dots`").columns[0] == "key"
+
+
+def test_the_shell_goes_on_after_a_mistake(
+    kafka: Any, topics: Topics, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b"x"])
+    script = f"selekt;\n\\f csv\nselect value,\n  partition\nfrom {topic};\n\\d {topic}\n\\q\nselect 2;\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(script))
+    Shell(topics, Format.table, 10).run()
+    out, err = capsys.readouterr()
+    assert "error: syntax error" in err.lower()
+    assert out.splitlines()[:2] == ["value,partition", "x,0"]
+    assert "timestamp" in out and "2" not in out.splitlines()[-1]
