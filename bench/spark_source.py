@@ -65,6 +65,38 @@ def session(jars):
     return spark
 
 
+def register_floor(spark):
+    """A Python source that does nothing but exist: what Spark itself takes for a micro-batch of one."""
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+    class FloorReader(DataSourceStreamReader):
+        def initialOffset(self):  # noqa: N802
+            return {"at": 0}
+
+        def latestOffset(self, start, limit):  # noqa: N802
+            return {"at": start["at"] + 20}
+
+        def partitions(self, start, end):
+            return [InputPartition(0), InputPartition(1)]
+
+        def read(self, partition):
+            yield pa.RecordBatch.from_arrays([pa.array([b"x" * 100] * 10)], ["value"])
+
+    class Floor(DataSource):
+        @classmethod
+        def name(cls):
+            return "floor"
+
+        def schema(self):
+            return "value binary"
+
+        def streamReader(self, schema):  # noqa: N802
+            return FloorReader()
+
+    spark.dataSource.register(Floor)
+
+
 def read(spark, form, bootstrap, topic, schema=None):
     """Seconds of one read into nothing."""
     reader = spark.read.format(form).option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
@@ -119,6 +151,7 @@ def micro_batches(spark, form, bootstrap, topic, seconds, rows):
 
 
 def main():
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=4_000_000, help="records of 100 B; a tenth of it of 1 KB")
     parser.add_argument("--rounds", type=int, default=5)
@@ -153,7 +186,8 @@ def main():
             result[name] = {form: round(rows / seconds / 1e6, 2) for form, seconds in best.items()}
             if args.jars:
                 result[name]["ratio"] = round(best["kafka"] / best["headrace"], 2)
-        for form in forms:
+        register_floor(spark)
+        for form in [*forms, "floor"]:
             result[f"micro-batch {form}"] = micro_batches(spark, form, bootstrap, "bench-100", args.seconds, 20)
         spark.stop()
     print(json.dumps(result, indent=2))

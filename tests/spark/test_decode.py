@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import ApiError, ErrorCode
-from headrace.spark.decode import PAGE_ROWS, Decoder, Place, Span
+from headrace.spark.decode import PAGE_ROWS, Decoder, Span
 from headrace.spark.fetch import read_answer
 from headrace.wire import batch
 from headrace.wire.hot import FetchedPartition, fetch_answer
@@ -45,7 +45,7 @@ def stacked(batches, *, first_offset=0, timestamp_ms=1_700_000_000_000, gap=0):
 
 
 def opened(data, span=ALL, aborted=(), schema=SCHEMA, **more):
-    decoder = Decoder(Place("orders", 3), schema, **more)
+    decoder = Decoder("orders", 3, schema, **more)
     after, pages = decoder.pages(memoryview(bytearray(data)), span, aborted)
     table = pa.Table.from_batches(list(pages), schema=schema)
     table.validate(full=True)
@@ -129,7 +129,7 @@ def test_a_batch_emptied_by_compaction_still_moves_on():
 
 def test_large_answers_come_in_bounded_pages():
     data = stacked([([(b"k", b"v" * 100)] * 5000, 0, ())] * 12)
-    _, pages = Decoder(Place("t", 0), SCHEMA).pages(memoryview(data), ALL)
+    _, pages = Decoder("t", 0, SCHEMA).pages(memoryview(data), ALL)
     sizes = [page.num_rows for page in pages]
     assert sum(sizes) == 60_000
     assert max(sizes) <= PAGE_ROWS
@@ -257,7 +257,7 @@ def test_damaged_bytes_are_an_error_or_other_records_but_never_a_crash(batches, 
     for _ in range(draw.draw(st.integers(1, 4))):
         data[draw.draw(st.integers(17, len(data) - 1))] = draw.draw(st.integers(0, 255))
     try:
-        decoder = Decoder(Place("orders", 3), SCHEMA, check_crcs=False)
+        decoder = Decoder("orders", 3, SCHEMA, check_crcs=False)
         _, pages = decoder.pages(memoryview(data), ALL)
         for page in pages:
             page.num_rows  # noqa: B018

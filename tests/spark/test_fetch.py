@@ -94,10 +94,11 @@ def test_deleted_records_are_an_error_or_skipped(kafka, topic):
 
 @pytest.mark.parametrize("end", [15, 25])
 def test_a_log_that_ends_too_early_is_an_error_or_read_to_its_end(kafka, topic, end):
-    strict = options_of(kafka.bootstrap, **{"kafka.fetch.max.wait.ms": "10"})
+    brief = {"kafka.fetch.max.wait.ms": "10", "kafkaConsumer.pollTimeoutMs": "100"}
+    strict = options_of(kafka.bootstrap, **brief)
     with pytest.raises(LostRecordsError, match=f"offsets 10 to {end - 1} are gone"):
         list(Fetcher(task_of(strict, topic, 0, end), SCHEMA, strict).batches())
-    lenient = options_of(kafka.bootstrap, failOnDataLoss="false", **{"kafka.fetch.max.wait.ms": "10"})
+    lenient = options_of(kafka.bootstrap, failOnDataLoss="false", **brief)
     assert offsets_of(Fetcher(task_of(lenient, topic, 8, end), SCHEMA, lenient).batches()) == [8, 9]
     assert offsets_of(Fetcher(task_of(lenient, topic, 20, 25), SCHEMA, lenient).batches()) == []
 

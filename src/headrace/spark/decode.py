@@ -59,14 +59,6 @@ def _corrupt(reason: str) -> ApiError:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the records come from."""
-
-    topic: str
-    partition: int
-
-
-@dataclass(frozen=True, slots=True)
 class Span:
     """The records that are wanted: offsets from `start` up to but without `end`, not older than `oldest_ms`."""
 
@@ -78,8 +70,9 @@ class Span:
 class Decoder:
     """Opens answers of one partition into batches of `schema` (columns under their names in the source)."""
 
-    def __init__(self, place: Place, schema: pa.Schema, *, check_crcs: bool = True) -> None:
-        self._place = place
+    def __init__(self, topic: str, partition: int, schema: pa.Schema, *, check_crcs: bool = True) -> None:
+        self._topic = topic
+        self._partition = partition
         self._schema = schema
         self._check_crcs = check_crcs
         self._wanted = frozenset(schema.names)
@@ -136,7 +129,7 @@ class Decoder:
         ):
             content = data[position : position + batch_size]
             if self._check_crcs and crc32c(content[ATTRIBUTES_AT:]) != checksum:
-                raise _corrupt(f"the checksum of a batch of {self._place.topic}-{self._place.partition} does not match")
+                raise _corrupt(f"the checksum of a batch of {self._topic}-{self._partition} does not match")
             codec = attributes & CODEC_MASK
             if codec == 0 and size < PAGE_BYTES:
                 size += batch_size
@@ -172,7 +165,7 @@ class Decoder:
         """A column with one value, kept for the next page."""
         kept = self._repeated.get(name)
         if kept is None or len(kept) < rows:
-            value = self._place.topic if name == "topic" else self._place.partition
+            value = self._topic if name == "topic" else self._partition
             kept = pa.repeat(pa.scalar(value, self._schema.field(name).type), max(rows, PAGE_ROWS))
             self._repeated[name] = kept
         return kept.slice(0, rows)

@@ -22,7 +22,7 @@ from uuid import UUID
 from headrace.client.errors import ClientError, UnreachableError
 from headrace.core.errors import ErrorCode, ProtocolError
 from headrace.spark.cluster import Cluster, MissingError, Partition, PassingError, raise_for
-from headrace.spark.decode import Decoder, Place, Span
+from headrace.spark.decode import Decoder, Span
 from headrace.spark.link import Address, Link, borrow, discard
 from headrace.spark.offsets import LostRecordsError
 from headrace.spark.options import EARLIEST, SourceOptions, Subscription
@@ -38,6 +38,7 @@ FETCH: Final = 1
 BY_ID: Final = 13  # the first version that names topics by id
 BY_NAME: Final = 12
 _PAUSE_SECONDS: Final = 0.2
+_SILENCE_MS: Final = 10_000  # at the end of a log, until it counts as its end
 _ANSWER_SLACK_BYTES: Final = 4096
 
 # replica, max wait, min bytes, max bytes, isolation, session, session epoch, one topic
@@ -135,7 +136,7 @@ class Fetcher:
     def __init__(self, task: Task, schema: pa.Schema, options: SourceOptions) -> None:
         self._task = task
         self._options = options
-        self._decoder = Decoder(Place(task.topic, task.partition), schema, check_crcs=options.check_crcs)
+        self._decoder = Decoder(task.topic, task.partition, schema, check_crcs=options.check_crcs)
         self._offset = task.start
         self._heard_at = time.monotonic()
 
@@ -183,9 +184,13 @@ class Fetcher:
         link.send(FETCH, version, request_body(self._task, self._options, version, self._offset))
 
     def _take_silence(self, answer: Answer) -> None:
-        """Nothing came. If the log ends here, what was to be read is gone."""
+        """Nothing came. If the log ends here and stays so, what was to be read is gone.
+
+        A new leader may take a moment to know how far its log is replicated.
+        """
         end = answer.last_stable_offset if self._options.read_committed else answer.high_watermark
-        if 0 <= end <= self._offset:
+        silent_ms = (time.monotonic() - self._heard_at) * 1000
+        if 0 <= end <= self._offset and silent_ms >= min(_SILENCE_MS, self._options.poll_timeout_ms):
             self._lost(f"ends at {end}", self._task.end)
         else:
             self._wait(PassingError(f"{self._name} has nothing to read at {self._offset}"), pause=False)
