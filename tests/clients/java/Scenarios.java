@@ -358,7 +358,11 @@ public class Scenarios {
         bootstrap = args[0];
         prefix = args[1];
         admin = Admin.create(settings());
-        ALL.forEach((name, scenario) -> {
+        run(ALL);
+    }
+
+    static void run(Map<String, Scenario> scenarios) {
+        scenarios.forEach((name, scenario) -> {
             long begun = System.currentTimeMillis();
             try {
                 scenario.run();
