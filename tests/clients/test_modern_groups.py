@@ -1,0 +1,434 @@
+"""Groups of the new protocol (KIP-848) with confluent-kafka, classic and new members in one group, and storms."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupState, ConsumerGroupType, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from headrace.testing.plugin import Headrace
+from headrace.testing.process import BrokerProcess
+
+pytestmark = pytest.mark.process
+
+Place = tuple[int, int]  # partition, offset
+NUMBERS = itertools.count(1)
+OPEN: list[Any] = []
+FLAGS = ("--group-consumer-heartbeat-interval-ms", "100", "--group-consumer-session-timeout-ms", "6000")
+
+
+@pytest.fixture(scope="module")
+def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """Members of the new protocol are told to send heartbeats ten times a second."""
+    with BrokerProcess(tmp_path_factory.mktemp("modern") / "data", "--log-level", "warning", *FLAGS) as broker:
+        yield broker
+        assert "Traceback" not in broker.log_tail(1000), broker.log_tail(60)
+
+
+@pytest.fixture
+def quick(quick_broker: BrokerProcess) -> Headrace:
+    return Headrace(quick_broker, f"modern-{next(NUMBERS)}")
+
+
+@pytest.fixture(autouse=True)
+def _all_closed() -> Iterator[None]:
+    """A test that fails leaves no consumer behind."""
+    yield
+    close(*OPEN)
+
+
+class Member:
+    """A consumer that commits every message before it takes the next."""
+
+    def __init__(self, where: str, group: str, *topics: str, **config) -> None:
+        settings = {
+            "bootstrap.servers": where,
+            "log_level": 0,
+            "group.id": group,
+            "group.protocol": "consumer",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 20,
+        }
+        given = {name.replace("_", "."): value for name, value in config.items()}
+        if given.get("group.protocol") == "classic":
+            settings |= {"heartbeat.interval.ms": 100, "session.timeout.ms": 6000}
+        self.seen: list[Place] = []
+        self.taken: list[int] = []  # partitions that were revoked
+        self.client = Consumer(settings | given)
+        OPEN.append(self)
+        self.client.subscribe(list(topics), on_revoke=self._on_revoke)
+
+    def _on_revoke(self, client, places) -> None:
+        self.taken += [place.partition for place in places]
+
+    @property
+    def owned(self) -> set[int]:
+        return {place.partition for place in self.client.assignment()}
+
+    def step(self) -> None:
+        message = self.client.poll(0.005)
+        if message is not None:
+            assert message.error() is None, message.error()
+            self.seen.append((message.partition(), message.offset()))
+            self.client.commit(message, asynchronous=False)
+
+
+def fill(where: str, topic: str, partitions: int, each: int) -> set[Place]:
+    client = Producer({"bootstrap.servers": where, "log_level": 0})
+    for offset in range(each):
+        for partition in range(partitions):
+            client.produce(topic, f"{offset}", partition=partition)
+    assert client.flush(20) == 0
+    return {(partition, offset) for partition in range(partitions) for offset in range(each)}
+
+
+def run(members: list[Member], until: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not until():
+        assert time.monotonic() < deadline, f"timed out; {[(len(m.seen), m.owned, m.taken) for m in members]}"
+        for member in members:
+            member.step()
+
+
+def close(*members: Member) -> None:
+    for member in list(members):
+        OPEN.remove(member)
+        member.client.close()
+
+
+@pytest.mark.parametrize("assignor", [None, "uniform", "range"])
+def test_members_come_and_go_and_every_message_is_seen_once(quick, assignor):
+    where, topic, group = quick.bootstrap_servers, quick.topic(partitions=4), quick.group()
+    expected = fill(where, topic, 4, 60)
+    config = {} if assignor is None else {"group_remote_assignor": assignor}
+    first = Member(where, group, topic, **config)
+    run([first], lambda: len(first.seen) >= 40)
+    assert first.owned == {0, 1, 2, 3}
+    second = Member(where, group, topic, **config)
+    run([first, second], lambda: len(first.owned) == len(second.owned) == 2)
+    assert first.owned | second.owned == {0, 1, 2, 3}
+    assert set(first.taken) == second.owned, "only what had to move was taken"
+    run([first, second], lambda: len(second.seen) >= 20)
+    close(first)
+    run([second], lambda: len(first.seen) + len(second.seen) >= len(expected))
+    assert second.owned == {0, 1, 2, 3}
+    close(second)
+    assert sorted(first.seen + second.seen) == sorted(expected)
+
+
+def test_a_pattern_finds_topics_and_partitions_that_come_later(quick):
+    where, prefix, group = quick.bootstrap_servers, quick.name("pattern"), quick.group()
+    admin = AdminClient({"bootstrap.servers": where, "log_level": 0})
+    admin.create_topics([NewTopic(f"{prefix}-a", 1)])[f"{prefix}-a"].result(10)
+    member = Member(where, group, f"^{prefix}-.*")
+    run([member], lambda: len(member.client.assignment()) == 1)
+    admin.create_topics([NewTopic(f"{prefix}-b", 1)])[f"{prefix}-b"].result(10)
+    run([member], lambda: len(member.client.assignment()) == 2)
+    admin.create_partitions([NewPartitions(f"{prefix}-a", 3)])[f"{prefix}-a"].result(10)
+    run([member], lambda: len(member.client.assignment()) == 4)
+    assert not member.taken
+    close(member)
+
+
+def test_a_bad_pattern_is_an_error_and_not_a_hang(quick):
+    member = Member(quick.bootstrap_servers, quick.group(), r"^(a)\1")
+    deadline = time.monotonic() + 10
+    error = None
+    while error is None and time.monotonic() < deadline:
+        try:
+            message = member.client.poll(0.1)
+            error = None if message is None else message.error()
+        except KafkaException as raised:
+            error = raised.args[0]
+    close(member)
+    assert error is not None and "regular expression" in error.str().lower()
+
+
+def test_a_static_member_comes_back_to_its_partitions_and_nobody_notices(quick):
+    where, topic, group = quick.bootstrap_servers, quick.topic(partitions=4), quick.group()
+    stays = Member(where, group, topic, group_instance_id="stays")
+    leaves = Member(where, group, topic, group_instance_id="leaves")
+    run([stays, leaves], lambda: len(stays.owned) == len(leaves.owned) == 2)
+    owned, taken = leaves.owned, list(stays.taken)
+    close(leaves)
+    returned = Member(where, group, topic, group_instance_id="leaves")
+    run([stays, returned], lambda: returned.owned == owned)
+    assert stays.taken == taken
+    close(stays, returned)
+
+
+def test_a_second_static_member_of_the_same_name_does_not_get_in(quick):
+    where, topic, group = quick.bootstrap_servers, quick.topic(partitions=2), quick.group()
+    first = Member(where, group, topic, group_instance_id="only-one")
+    run([first], lambda: len(first.owned) == 2)
+    second = Member(where, group, topic, group_instance_id="only-one")
+    error = None
+    deadline = time.monotonic() + 10
+    while error is None and time.monotonic() < deadline:
+        first.step()
+        try:
+            message = second.client.poll(0.05)
+            error = None if message is None else message.error()
+        except KafkaException as raised:
+            error = raised.args[0]
+    close(second)
+    assert error is not None and "instance id is still used" in error.str().lower()
+    assert len(first.owned) == 2
+    close(first)
+
+
+def test_admin_sees_both_kinds_of_groups(quick):
+    where, topic = quick.bootstrap_servers, quick.topic(partitions=2)
+    new, old = quick.group("new"), quick.group("old")
+    admin = AdminClient({"bootstrap.servers": where, "log_level": 0})
+    members = [Member(where, new, topic), Member(where, old, topic, group_protocol="classic")]
+    run(members, lambda: all(len(member.owned) == 2 for member in members))
+    kinds = {each.group_id: each.type for each in admin.list_consumer_groups().result(10).valid}
+    assert (kinds[new], kinds[old]) == (ConsumerGroupType.CONSUMER, ConsumerGroupType.CLASSIC)
+    described = admin.describe_consumer_groups([new])[new].result(10)
+    assert (described.state, described.partition_assignor) == (ConsumerGroupState.STABLE, "uniform")
+    (member,) = described.members
+    assert {place.partition for place in member.assignment.topic_partitions} == {0, 1}
+    assert {place.partition for place in member.target_assignment.topic_partitions} == {0, 1}
+    with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
+        admin.delete_consumer_groups([new])[new].result(10)
+    close(*members)
+    admin.delete_consumer_groups([new])[new].result(10)
+    assert new not in {each.group_id for each in admin.list_consumer_groups().result(10).valid}
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_a_classic_group_moves_to_the_new_protocol_and_back_member_by_member(quick, strategy):
+    where, topic, group = quick.bootstrap_servers, quick.topic(partitions=4), quick.group()
+    expected = fill(where, topic, 4, 100)
+    admin = AdminClient({"bootstrap.servers": where, "log_level": 0})
+    classic = {"group_protocol": "classic", "partition_assignment_strategy": strategy}
+
+    def kind() -> ConsumerGroupType:
+        return next(e.type for e in admin.list_consumer_groups().result(10).valid if e.group_id == group)
+
+    def shared(*members: Member) -> bool:
+        owned = [index for member in members for index in member.owned]
+        return sorted(owned) == [0, 1, 2, 3] and all(member.owned for member in members)
+
+    olds = [Member(where, group, topic, **classic) for _ in range(2)]
+    run(olds, lambda: shared(*olds) and all(len(member.seen) > 10 for member in olds))
+    new = Member(where, group, topic)
+    run([*olds, new], lambda: shared(*olds, new) and len(new.seen) > 10)
+    assert kind() == ConsumerGroupType.CONSUMER
+    close(olds[0])
+    run([olds[1], new], lambda: shared(olds[1], new))
+    another = Member(where, group, topic, **classic)
+    run([olds[1], new, another], lambda: shared(olds[1], new, another) and len(another.seen) > 5)
+    close(new)
+    run([olds[1], another], lambda: shared(olds[1], another))
+    assert kind() == ConsumerGroupType.CLASSIC
+    everybody = [*olds, new, another]
+    run([olds[1], another], lambda: len({place for member in everybody for place in member.seen}) == len(expected))
+    assert sorted(place for member in everybody for place in member.seen) == sorted(expected), "each once"
+    close(olds[1], another)
+
+
+def test_members_survive_a_restart_of_the_broker(tmp_path):
+    with BrokerProcess(tmp_path / "data", "--log-level", "warning", *FLAGS) as broker:
+        quick = Headrace(broker, "restart")
+        where, topic, group = broker.bootstrap_servers, quick.topic(partitions=4), quick.group()
+        expected = fill(where, topic, 4, 50)
+        reconnect = {"reconnect_backoff_ms": 50, "reconnect_backoff_max_ms": 200}
+        members = [Member(where, group, topic, **reconnect) for _ in range(2)]
+        run(members, lambda: all(len(m.owned) == 2 and len(m.seen) > 10 for m in members))
+        owned = [member.owned for member in members]
+        broker.kill()
+        broker.start()
+
+        def steps() -> bool:
+            for member in members:
+                message = member.client.poll(0.01)
+                if message is not None and message.error() is None:
+                    member.seen.append((message.partition(), message.offset()))
+                    for _ in range(50):
+                        try:
+                            member.client.commit(message, asynchronous=False)
+                            break
+                        except KafkaException:
+                            time.sleep(0.1)
+            return {place for member in members for place in member.seen} == expected
+
+        run([], steps, 40)
+        assert [member.owned for member in members] == owned, "nobody had to move"
+        placed = [TopicPartition(topic, index) for index in range(4)]
+        assert [place.offset for place in members[0].client.committed(placed, timeout=10)] == [50] * 4
+        close(*members)
+
+
+# -- storms
+
+
+class Watch:
+    """Sees everything that members do, in order, and remembers the first thing that is wrong."""
+
+    def __init__(self, partitions: int) -> None:
+        self._lock = threading.Lock()
+        self._owners: dict[int, str] = {}
+        self.next = [0] * partitions  # below it everything was seen
+        self.committed = [0] * partitions
+        self.lives = self.moves = 0
+        self.faults: list[str] = []
+
+    def assigned(self, who: str, partitions: list[int]) -> None:
+        with self._lock:
+            for partition in partitions:
+                self.moves += 1
+                other = self._owners.get(partition)
+                if other not in (None, who):
+                    self.faults.append(f"{partition} is {who}'s while it is {other}'s")
+                self._owners[partition] = who
+
+    def gone(self, who: str) -> None:
+        self.revoked(who, list(range(len(self.next))))
+        with self._lock:
+            self.lives += 1
+
+    def revoked(self, who: str, partitions: list[int]) -> None:
+        with self._lock:
+            for partition in partitions:
+                if self._owners.get(partition) == who:
+                    del self._owners[partition]
+
+    def read(self, who: str, partition: int, offset: int) -> None:
+        with self._lock:
+            if self._owners.get(partition) != who:
+                self.faults.append(f"{who} reads {partition}, which is {self._owners.get(partition)}'s")
+            if offset > self.next[partition]:
+                self.faults.append(f"{partition}@{offset} was read before {self.next[partition]}")
+            self.next[partition] = max(self.next[partition], offset + 1)
+
+    def commits(self, partition: int, offset: int) -> None:
+        with self._lock:
+            if offset < self.committed[partition]:
+                self.faults.append(f"{partition} was committed at {offset} after {self.committed[partition]}")
+            self.committed[partition] = offset
+
+
+def wander(number: int, config: dict, topic: str, watch: Watch, until: float) -> None:
+    try:
+        wander_on(number, config, topic, watch, until)
+    except BaseException as fault:
+        watch.faults.append(f"{number}: {fault!r}")
+
+
+def wander_on(number: int, config: dict, topic: str, watch: Watch, until: float) -> None:
+    """Join, read and commit a while, leave, and again."""
+    dice = random.Random(number)
+    life = 0
+    while time.monotonic() < until:
+        life += 1
+        who = f"{number}.{life}"
+        client = Consumer(config)
+        client.subscribe(
+            [topic],
+            on_assign=lambda _, places, who=who: watch.assigned(who, [place.partition for place in places]),
+            on_revoke=lambda _, places, who=who: watch.revoked(who, [place.partition for place in places]),
+            on_lost=lambda _, places, who=who: watch.revoked(who, [place.partition for place in places]),
+        )
+        stop = min(until, time.monotonic() + dice.uniform(0.5, 4))
+        while time.monotonic() < stop:
+            message = client.poll(0.05)
+            if message is None or message.error() is not None:
+                continue
+            watch.read(who, message.partition(), message.offset())
+            try:
+                client.commit(message, asynchronous=False)
+            except KafkaException as error:
+                # The group moved on: somebody will read it again.
+                assert error.args[0].name() in ("STALE_MEMBER_EPOCH", "REBALANCE_IN_PROGRESS", "ILLEGAL_GENERATION")
+            else:
+                watch.commits(message.partition(), message.offset() + 1)
+        client.close()
+        watch.gone(who)
+
+
+STORM_PARTITIONS = 12
+PROTOCOLS = {
+    "new": [{"group.protocol": "consumer"}],
+    "classic": [{"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"}],
+    "mixed": [
+        {"group.protocol": "consumer"},
+        {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("protocols", "seconds"),
+    [
+        ("new", 10),
+        ("mixed", 10),
+        pytest.param("new", 60, marks=pytest.mark.slow),
+        pytest.param("mixed", 60, marks=pytest.mark.slow),
+        pytest.param("classic", 60, marks=pytest.mark.slow),
+    ],
+)
+def test_in_a_storm_nothing_is_owned_twice_or_skipped_and_no_commit_goes_back(quick, protocols, seconds):
+    where, topic, group = quick.bootstrap_servers, quick.topic(partitions=STORM_PARTITIONS), quick.group()
+    watch = Watch(STORM_PARTITIONS)
+    until = time.monotonic() + seconds
+    configs = [
+        {
+            "bootstrap.servers": where,
+            "log_level": 0,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 50,
+            **PROTOCOLS[protocols][number % len(PROTOCOLS[protocols])],
+        }
+        for number in range(10)
+    ]
+    for config in configs:
+        if config["group.protocol"] == "classic":
+            config |= {"heartbeat.interval.ms": 100, "session.timeout.ms": 6000}
+    threads = [
+        threading.Thread(target=wander, args=(number, config, topic, watch, until), daemon=True)
+        for number, config in enumerate(configs)
+    ]
+    for thread in threads:
+        thread.start()
+    producer = Producer({"bootstrap.servers": where, "log_level": 0, "linger.ms": 5})
+    produced = 0
+    while time.monotonic() < until:
+        for partition in range(STORM_PARTITIONS):
+            producer.produce(topic, f"{produced}", partition=partition)
+        produced += 1
+        producer.poll(0)
+        time.sleep(0.02)
+    assert producer.flush(20) == 0
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not watch.faults, watch.faults[:5]
+    print(f"{protocols}: {watch.lives} lives, {watch.moves} moves, {sum(watch.next)} messages in {seconds} s")
+    assert watch.lives > 2 * seconds and watch.moves > 4 * seconds, "that was no storm"
+    last = Member(where, group, topic, group_protocol=configs[0]["group.protocol"])
+    run([last], lambda: len(last.owned) == STORM_PARTITIONS, 15)
+    begins: dict[int, int] = {}
+
+    def done() -> bool:
+        for partition, offset in last.seen:
+            begins.setdefault(partition, offset)
+        done_now = {partition for partition, offset in last.seen if offset == produced - 1}
+        return all(watch.committed[p] == produced or p in done_now for p in range(STORM_PARTITIONS))
+
+    run([last], done, 60)
+    close(last)
+    assert all(begins.get(p, produced) == watch.committed[p] for p in range(STORM_PARTITIONS)), (
+        "it begins where others ended"
+    )
