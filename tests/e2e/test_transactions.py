@@ -13,8 +13,8 @@ from headrace.testing.exactly_once.oracle import Evidence, complaints
 from headrace.testing.exactly_once.plan import Fault, plan
 from headrace.testing.exactly_once.transformer import BILLS, LEDGER, Bill
 
-SEEDS = (2, 7, 25, 62)
-PROXY_SEEDS = (32, 94)
+SEEDS = (2, 7, 25, 32)
+PROXY_SEEDS = (23, 36)
 
 
 @pytest.mark.process

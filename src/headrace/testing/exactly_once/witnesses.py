@@ -78,7 +78,7 @@ class Feeder(Witness):
             on_delivery=self._delivered,
         )
         self._client.poll(0)
-        self.ending.wait(3 * PAUSE_SECONDS)
+        self.ending.wait(6 * PAUSE_SECONDS)
 
     def close(self) -> None:
         left = self._client.flush(FINAL_SECONDS)
