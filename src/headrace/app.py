@@ -247,6 +247,7 @@ class Node:
             clock=self._clock,
             workers=self._workers,
             counters=self._counters,
+            on_failure=service.partitions.fail_disk,
         )
         cleaning.start()
         self._undo.push_async_callback(cleaning.stop)

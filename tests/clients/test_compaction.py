@@ -73,7 +73,7 @@ def read_all(broker: BrokerProcess, topic: str) -> list[tuple[int, bytes, bytes 
 
 def log_bytes(broker: BrokerProcess, topic: str) -> int:
     folder = Path(broker.data_dir) / "topics" / f"{topic}-0"
-    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".log", ".deleted"))
+    return sum(path.stat().st_size for path in folder.iterdir() if path.suffix == ".log")
 
 
 def wait_for(what: Callable[[], bool]) -> float:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
-from headrace.core.errors import CorruptionError, StorageError
+from headrace.core.errors import CorruptionError, DiskFullError, StorageError
 from headrace.storage.compaction import Compaction, survey
 from headrace.storage.keymap import ENTRY_BYTES, HASH_BYTES, KeyMap
 from headrace.storage.log import Log, verify
-from headrace.storage.swapping import finish, install, reap
+from headrace.storage.swapping import complete, finish, install, reap
 from headrace.storage.topic_config import TopicConfig
 from headrace.storage.transactions import Marker, append_marker
 from headrace.testing.files import FaultyFiles
@@ -456,10 +455,8 @@ def test_a_reader_finishes_on_a_segment_that_was_replaced_and_then_it_goes() -> 
     assert late is not None and later is not None
     compact(log, now_ms=100)
     assert before.startswith(late.read())
-    assert not reap(log, 149)
-    assert reap(log, 150)
-    sync(log)
-    assert not [path for path in files.paths() if path.endswith(".deleted")]
+    assert reap(log, 149) > 0
+    assert reap(log, 150) == 0
     with pytest.raises(StorageError):  # which a client tries again; OFFSET_OUT_OF_RANGE would make it jump
         later.read()
 
@@ -525,10 +522,13 @@ def test_a_sync_that_was_given_up_does_not_describe_what_was_replaced() -> None:
     given_up = log.begin_sync()
     assert given_up is not None and given_up.chores.indexes
     work = Compaction(log, survey(log, 2, log.end_offset), now_ms=2, map_bytes=1 << 20)
-    swaps: Sequence[object] = [install(log, swap, 2) for swap in iter(lambda: work.step(lambda: True), None)]
-    assert all(swaps)
+    while (swap := work.step(lambda: True)) is not None:
+        assert install(log, swap, 2)
+        sync(log)  # takes back what was given up
+        swap.run()
+        complete(log, swap)
     finish(log, work.first_dirty_offset, work.gone)
-    sync(log)  # takes back what was given up
+    sync(log)
     assert verify(log) == []
     assert open_log(files.killed()).size_bytes == log.size_bytes
 
@@ -559,14 +559,60 @@ def test_a_full_disk_leaves_the_log_as_it_was_until_there_is_space() -> None:
     swap = work.step(lambda: True)
     assert swap is not None and install(log, swap, 2)
     before = pairs(log)
-    files.space_left = 0
     sync(log)
+    files.space_left = 0
+    with pytest.raises(DiskFullError):
+        swap.run()
     assert [path for path in files.paths() if path.endswith(".cleaned")]
     assert pairs(log) == before
     files.heal()
+    swap.run()
+    complete(log, swap)
     sync(log)
     assert not [path for path in files.paths() if path.endswith((".cleaned", ".swap"))]
+    assert pairs(log) == before
     assert pairs(open_log(files.killed())) == before
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_swap_that_was_not_run_is_undone_at_the_next_start(clean: bool) -> None:
+    files = FaultyFiles()
+    log = open_log(files)
+    fill(log, 60)
+    roll(log)
+    log.checkpoint()
+    before = pairs(log)
+    work = Compaction(log, survey(log, 2, log.end_offset), now_ms=2, map_bytes=1 << 20)
+    swap = work.step(lambda: True)
+    assert swap is not None and install(log, swap, 2)
+    assert len(pairs(log)) < len(before)
+    log.close(clean=clean)
+    again = open_log(files)
+    assert pairs(again) == before
+    assert not [path for path in files.paths() if path.endswith((".cleaned", ".swap"))]
+    assert compact(again, now_ms=2) is not None
+    assert len(pairs(again)) == 5
+
+
+def test_what_is_deleted_during_a_swap_goes_after_it() -> None:
+    log = open_log()
+    fill(log, 60)
+    roll(log)
+    log.checkpoint()
+    work = Compaction(log, survey(log, 2, log.end_offset), now_ms=2, map_bytes=1 << 20)
+    swap = work.step(lambda: True)
+    assert swap is not None and install(log, swap, 2)
+    sync(log)
+    log.delete_before(58)
+    sync(log)
+    assert log.segments()[0].base_offset == 0
+    swap.run()
+    complete(log, swap)
+    sync(log)
+    assert log.segments()[0].base_offset > 0
+    again = open_log(log._files)  # type: ignore[arg-type]
+    assert again.start_offset == 58
+    assert [offset for offset, _, _ in pairs(again) if offset >= 58] == [58, 59]
 
 
 def test_a_pass_may_be_interrupted_at_every_step() -> None:
@@ -582,6 +628,9 @@ def test_a_pass_may_be_interrupted_at_every_step() -> None:
         if swap is not None:
             assert install(log, swap, 2)
             fill(log, 1)
+            sync(log)
+            swap.run()
+            complete(log, swap)
     assert steps > 200, "a breath after each batch, in both readings"
     finish(log, work.first_dirty_offset, work.gone)
     sync(log)

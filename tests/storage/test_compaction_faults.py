@@ -165,7 +165,7 @@ class Life:
         self.aborted &= set(lost)
         self.transaction = max([0, *lost]) + 1
         self.check(log)
-        names = [path for path in self.files.paths() if path.endswith((".cleaned", ".swap", ".deleted"))]
+        names = [path for path in self.files.paths() if path.endswith((".cleaned", ".swap"))]
         assert names == [], "nothing is left of a compaction that was cut short"
         return log
 

@@ -2,8 +2,8 @@
 
 Rules:
 - One log at a time, the dirtiest first. The topics of coordinators are not ours: they rewrite their logs themselves.
-- The loop only plans and swaps objects. Reading and writing happen in a worker, in slices of about a millisecond, so
-  that the interpreter's lock is never held for long; between two slices everybody else has their turn.
+- The loop only plans and swaps objects. Reading and writing happen in a worker, in slices of half a millisecond, so
+  that the interpreter's lock is never held for long. While clients are at work there is a rest after each slice.
 - No more than `storage.cleaner_bytes_per_second` are read and written.
 - What is wrong with one log is its own: a damaged one is left alone until the next start, a full disk is tried again.
 - `stop` waits for the slice that runs; what was not finished is undone.
@@ -18,10 +18,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.core.counters import Cleanable
-from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, StorageError
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, DiskFullError, StorageError
 from headrace.core.limits import INTERNAL_TOPICS
 from headrace.storage.compaction import Compaction, Dirt, lags_behind, survey
-from headrace.storage.swapping import finish, install, reap
+from headrace.storage.swapping import complete, finish, install, reap
 
 if TYPE_CHECKING:
     from headrace.broker.flusher import Flusher
@@ -30,10 +30,14 @@ if TYPE_CHECKING:
     from headrace.core.counters import Counters
     from headrace.core.ports import Clock, Workers
     from headrace.storage.settings import StorageSettings
+    from headrace.storage.swapping import Swap
 
 logger = logging.getLogger(__name__)
 
-SLICE_SECONDS = 0.001
+SLICE_SECONDS = 0.0005
+POLITE_SECONDS = 0.001  # between two slices while requests are answered
+LONG_SECONDS = 0.05  # a shorter rest is not broken off
+FULL_SECONDS = 1.0  # until a full disk is tried again
 
 
 class Cleaning:
@@ -48,13 +52,18 @@ class Cleaning:
         clock: Clock,
         workers: Workers,
         counters: Counters,
+        on_failure: Callable[[StorageError], None],
     ) -> None:
+        """`on_failure` gives the data directory up."""
         self._partitions = partitions
         self._flusher = flusher
         self._settings = settings
         self._clock = clock
         self._workers = workers
         self._counters = counters.cleaner
+        self._requests = counters.requests
+        self._answered = 0
+        self._on_failure = on_failure
         self._task: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
         self._spoilt: set[Partition] = set()  # logs that must not be compacted
@@ -98,8 +107,7 @@ class Cleaning:
             log = partition.log
             if log.failed is not None:
                 continue
-            if reap(log, now_ms):
-                self._flusher.request(partition)
+            reap(log, now_ms)
             if self._is_ours(partition) and (log.roll_if_due(now_ms) or lags_behind(log)):
                 self._flusher.request(partition, checkpoint=True)
                 waiting.append(partition)
@@ -167,14 +175,45 @@ class Cleaning:
                     await self._workers.run(partial(_quietly, swap.discard))
                 return False
             if swap is not None:
-                await self._flush(partition)
+                await self._swap(partition, swap)
             done_bytes = work.bytes_read + work.bytes_written
             ahead = done_bytes / self._settings.cleaner_bytes_per_second - (self._clock.monotonic() - begun)
-            if await self._rest(ahead) if ahead > 0 else self._stop.is_set():
+            await self._give_way(ahead)
+            if self._stop.is_set():
                 return False
         finish(log, work.first_dirty_offset, work.gone)
         await self._flush(partition)
         return log.failed is None
+
+    async def _give_way(self, seconds: float) -> None:
+        """Rest for the sake of the rate limit, and of clients if there are any at work."""
+        answered = sum(sum(histogram.counts) for histogram in self._requests.values())
+        if answered != self._answered:
+            self._answered = answered
+            seconds = max(seconds, POLITE_SECONDS)
+        if seconds > LONG_SECONDS:
+            await self._rest(seconds)
+        elif seconds > 0:
+            await asyncio.sleep(seconds)
+
+    async def _swap(self, partition: Partition, swap: Swap) -> None:
+        """Nothing is dropped from the log until it is done. If the broker stops before, the next start settles it."""
+        log = partition.log
+        await self._flush(partition)
+        while log.failed is None:
+            try:
+                await self._workers.run(swap.run)
+                if swap.done:
+                    complete(log, swap)
+                return
+            except DiskFullError as error:
+                logger.warning("a swap of segments has to wait", extra={"reason": str(error)})
+                if await self._rest(FULL_SECONDS):
+                    return
+            except StorageError as error:
+                if log.failed is None:
+                    self._on_failure(error)
+                return
 
     def _slice(self) -> Callable[[], bool]:
         monotonic = self._clock.monotonic

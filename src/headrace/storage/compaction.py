@@ -23,11 +23,13 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from crc32c import crc32c
+
 from headrace.core.errors import ApiError, CorruptionError, StorageError
 from headrace.storage.fates import Fates
 from headrace.storage.keymap import SHORT_BYTES, KeyMap
 from headrace.storage.segment import Segment, walk
-from headrace.storage.swapping import Mark, Swap, cleaned_path
+from headrace.storage.swapping import Swap, cleaned_path
 from headrace.wire import batch
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from headrace.wire.batch import BatchHeader, Glimpse
 
 WRITE_BYTES: Final = 1024 * 1024  # gathered before they are written
-SYNC_BYTES: Final = 4 * 1024 * 1024  # written before they are synced: no large sync gets in the way of small ones
+SYNC_BYTES: Final = 1 * 1024 * 1024  # written before they are synced: no large sync gets in the way of small ones
 OPENED_BYTES: Final = 32 * 1024 * 1024  # a batch that opens to more, or has more records, stays as it is
 OPENED_RECORDS: Final = 200_000
 SEGMENTS_MAX: Final = 256  # that become one: the space that they take is free only then
@@ -107,7 +109,7 @@ class Compaction:
         self._files = log._files
         self._config = log.config
         self._epochs = log.epochs
-        self._mark = log.mark
+        self._mark = log.mark._replace(gaps_below=max(log.mark.gaps_below, dirt.limit_offset))
         self._dirt = dirt
         self._now_ms = now_ms
         self._aborted = log.producers.transactions.aborted.entries()
@@ -160,7 +162,6 @@ class Compaction:
             swap = self._output.close()
             self._output = None
             if swap is not None:
-                self._mark = swap.mark
                 yield swap
         self.first_dirty_offset = end_offset
 
@@ -327,6 +328,7 @@ class _Output:
         self._run: tuple[bytes, int, int] | None = None  # a buffer, and from where to where it is kept
         self._waiting_bytes = 0
         self._unsynced_bytes = 0
+        self._checksum = 0  # of all that was written
 
     def has_room_for(self, batch_bytes: int, following: Segment) -> bool:
         """Whether a segment may join, after one more batch, though nothing of it is left out."""
@@ -389,15 +391,12 @@ class _Output:
         compaction, segment = self._compaction, self._segment
         self._flush()
         self._file.sync()
-        compaction._files.sync_directory(compaction._log_path)  # a decision counts on the name, too
         assert segment.size == self._file.size
         segment.file = self._file
         if segment.end_offset != self.replaced[-1].end_offset:  # there was a gap before
             segment.gapped = True
             segment.end_offset = self.replaced[-1].end_offset
-        gaps_below = max(compaction._mark.gaps_below, segment.end_offset)
-        mark = Mark(compaction._mark.first_dirty_offset, gaps_below)
-        return Swap(compaction._files, compaction._log_path, segment, self.replaced, mark)
+        return Swap(compaction._files, compaction._log_path, segment, self._checksum, self.replaced, compaction._mark)
 
     def discard(self) -> None:
         if self._file is not None:
@@ -420,6 +419,8 @@ class _Output:
         assert self._file is not None
         size_bytes = sum(map(len, parts))
         self._file.append(parts)
+        for part in parts:
+            self._checksum = crc32c(part, self._checksum)
         self._compaction.bytes_written += size_bytes
         self._unsynced_bytes += size_bytes
         if self._unsynced_bytes >= SYNC_BYTES:

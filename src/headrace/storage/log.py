@@ -409,7 +409,7 @@ class Log:
         """
         if self.failed is not None:
             raise self.failed
-        assert self._backlog.handed is None, "no sync may be under way"
+        assert self._backlog.handed is None and self._shelf.swap is None, "no sync or swap may be under way"
         if offset >= self.end_offset:
             return
         if self._backlog.chores:

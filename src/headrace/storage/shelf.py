@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.core.ports import Files
     from headrace.storage.epochs import Epochs
     from headrace.storage.index import Index
+    from headrace.storage.swapping import Swap
 
 _MEMO_ENTRIES: Final = 64
 _WARM_SEGMENTS: Final = 4
@@ -46,6 +47,7 @@ class Shelf:
         "attic",
         "closed",
         "segments",
+        "swap",
     )
 
     def __init__(self, files: Files, path: str, segments: list[Segment], epochs: Epochs) -> None:
@@ -60,6 +62,7 @@ class Shelf:
         self._flushed: Place | None = None
         self._warm: list[Segment] = []
         self.attic = Attic()
+        self.swap: Swap | None = None  # that is under way
         self.closed = False
         if segments:
             self.active = segments[-1]
@@ -83,8 +86,10 @@ class Shelf:
         return segment
 
     def drop_oldest(self, count: int) -> list[Segment]:
-        """Take the oldest segments out; never the open one."""
+        """Take the oldest segments out; never the open one, and none while one of them is being swapped."""
         assert count < len(self.segments), "the open segment stays"
+        if self.swap is not None:
+            return []
         dropped = self.segments[:count]
         del self.segments[:count], self._bases[:count]
         self._forget(dropped)

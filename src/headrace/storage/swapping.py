@@ -2,16 +2,19 @@
 
 Files in a log's directory:
 - `<base>.cleaned`: a compacted segment that nobody counts on yet.
-- `<base>.swap`: the decision. It names the segments that `<base>.cleaned` replaces. From the moment that it is durable
-  the swap is finished, if not by us then by the next start; before it, nothing has happened.
-- `<base>.<number>.deleted`: a segment that was replaced. Readers may still have it open; it goes after a while.
-- `cleaner`: up to where the log was compacted, and below which offset records may be missing.
+- `<base>.swap`: the decision. It names the segments that `<base>.cleaned` replaces, and that file's size and checksum.
+  From the moment that both are durable the swap is finished, if not by us then by the next start; before, nothing has
+  happened. A decision that came back after it was carried out does no harm.
+- `cleaner`: up to where the log was compacted, and below which offset records may be missing. It is there before the
+  first record is.
 
 Rules:
-- The decision is made when bytes and name of the compacted segment are durable, never before.
 - Segments are swapped in the order of their offsets, one decision at a time.
-- A swap is run by a sync, never beside one: what else is removed or stored in the directory waits its turn.
-- Indexes of what is replaced go before the new segment has its name, so that none is taken for the new one's.
+- One swap of a log is under way at a time, and while it is, no segment is dropped. Its files are its own, except that a
+  sync that began before it may still store the index of what is replaced: so a sync comes between `install` and `run`.
+- A swap does not ride on a sync, since others wait for that. It syncs as little as it can: each sync of the directory
+  delays everybody who writes to the same disk.
+- What is replaced loses its name at once; readers who have it open may finish, for `file.delete.delay.ms`.
 - Every step may be done twice.
 """
 
@@ -19,8 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -35,11 +37,10 @@ if TYPE_CHECKING:
 
 CLEANED: Final = ".cleaned"
 SWAP: Final = ".swap"
-DELETED: Final = ".deleted"
 CLEANER: Final = "cleaner"
+READ_BYTES: Final = 1024 * 1024
 ABORTED: Final = "aborted-transactions"  # see `snapshots`
-_NUMBERS: Final = count(1)
-_LEFT_OVER: Final = re.compile(r"\d{20}\.(cleaned|\d+\.deleted)\Z")
+_LEFT_OVER: Final = re.compile(r"\d{20}\.cleaned\Z")
 _DECISION: Final = re.compile(r"(\d{20})\.swap\Z")
 
 
@@ -67,7 +68,7 @@ class _Decision(msgspec.Struct, array_like=True):
     version: int
     replaced: list[int]
     size_bytes: int
-    mark: tuple[int, int]
+    checksum: int
 
     def encode(self) -> bytes:
         body = msgspec.msgpack.encode(self)
@@ -79,11 +80,28 @@ class _Decision(msgspec.Struct, array_like=True):
             raise CorruptionError("the decision of a compaction is damaged")
         return msgspec.msgpack.decode(content[4:], type=cls)
 
+    def is_about(self, files: Files, path: str) -> bool:
+        """Whether the file at `path` is the compacted segment that was decided on. Reads it."""
+        if not files.exists(path):
+            return False
+        file = files.open(path)
+        try:
+            if file.size != self.size_bytes:
+                return False
+            checksum = 0
+            for position in range(0, self.size_bytes, READ_BYTES):
+                checksum = crc32c(file.read(position, min(READ_BYTES, self.size_bytes - position)), checksum)
+            return checksum == self.checksum
+        finally:
+            file.close()
+
 
 class Swap:
     """One compacted segment and those that it replaces, in order."""
 
-    def __init__(self, files: Files, folder: str, segment: Segment, replaced: Sequence[Segment], mark: Mark) -> None:
+    def __init__(
+        self, files: Files, folder: str, segment: Segment, checksum: int, replaced: Sequence[Segment], mark: Mark
+    ) -> None:
         self.segment = segment
         self.replaced = tuple(replaced)
         self.sizes = tuple(old.size for old in replaced)
@@ -91,18 +109,21 @@ class Swap:
         self.done = False
         self._files = files
         self._folder = folder
-        self._number = next(_NUMBERS)  # the same base may be replaced again while readers still have the old file
+        bases = [old.base_offset for old in replaced]
+        self._decision = _Decision(1, bases, segment.size, checksum)
 
     def run(self) -> None:
-        """Make it so on the disk. Blocking; part of a sync. The compacted segment must be synced."""
-        if self.done:
-            return
+        """Make it so on the disk; after a full disk, again. Blocking. The compacted segment must be synced."""
+        if self.done or self.segment.removed:
+            return  # the log may be gone: its directory must not come into being again
         files, folder = self._files, self._folder
-        bases = [segment.base_offset for segment in self.replaced]
-        decision = f"{folder}/{segment_name(bases[0])}{SWAP}"
-        if not files.exists(decision) and files.exists(cleaned_path(folder, bases[0])):
-            files.store(decision, _Decision(1, bases, self.segment.file.size, (self.mark[0], self.mark[1])).encode())
-        _carry_out(files, folder, bases, self.mark, self.set_aside)
+        stored = load_mark(files, folder)
+        if stored is None or stored.gaps_below < self.mark.gaps_below:
+            files.store(f"{folder}/{CLEANER}", self.mark.encode())
+        base = self._decision.replaced[0]
+        if files.exists(cleaned_path(folder, base)):
+            files.store(f"{folder}/{segment_name(base)}{SWAP}", self._decision.encode())
+        _carry_out(files, folder, self._decision)
         self.done = True
 
     def discard(self) -> None:
@@ -110,35 +131,23 @@ class Swap:
         self.segment.file.close()
         self._files.remove(cleaned_path(self._folder, self.segment.base_offset))
 
-    def set_aside(self, path: str) -> str:
-        """Where a replaced segment waits for its end; `path` has no extension."""
-        return f"{path}.{self._number}{DELETED}"
-
 
 def cleaned_path(folder: str, base_offset: int) -> str:
     return f"{folder}/{segment_name(base_offset)}{CLEANED}"
 
 
-def _carry_out(
-    files: Files, folder: str, bases: list[int], mark: Mark, set_aside: Callable[[str], str] | None = None
-) -> None:
-    """The steps after the decision. With `set_aside`, what is replaced only gets another name."""
-    paths = [f"{folder}/{segment_name(base)}" for base in bases]
+def _carry_out(files: Files, folder: str, decision: _Decision) -> None:
+    """The steps after the decision."""
+    paths = [f"{folder}/{segment_name(base)}" for base in decision.replaced]
+    for path in paths:
+        files.remove(f"{path}.index")
+        files.remove(f"{path}.timeindex")
     if files.exists(paths[0] + CLEANED):
-        files.store(f"{folder}/{CLEANER}", mark.encode())
-        for path in paths:
-            files.remove(f"{path}.index")
-            files.remove(f"{path}.timeindex")
-        files.sync_directory(folder)
-        for path in paths:
-            if set_aside is not None and files.exists(f"{path}.log"):
-                files.rename(f"{path}.log", set_aside(path))
         files.rename(paths[0] + CLEANED, f"{paths[0]}.log")
     for path in paths[1:]:
         files.remove(f"{path}.log")
     files.sync_directory(folder)
     files.remove(paths[0] + SWAP)
-    files.sync_directory(folder)  # else the decision could come back and meet another compacted segment
 
 
 class Attic:
@@ -149,26 +158,23 @@ class Attic:
     def __init__(self) -> None:
         self._kept: deque[tuple[int, Swap]] = deque()
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
     def keep(self, swap: Swap, until_ms: int) -> None:
         self._kept.append((until_ms, swap))
 
-    def take_due(self, now_ms: int) -> list[str]:
-        """Close those whose time has come; returns the files that are to be removed."""
-        due: list[str] = []
+    def reap(self, now_ms: int) -> int:
+        """Close those whose time has come; returns how many are left."""
         while self._kept and self._kept[0][0] <= now_ms and self._kept[0][1].done:
-            _, swap = self._kept.popleft()
-            for segment in swap.replaced:
-                segment.file.close()
-                due.append(swap.set_aside(segment.path))
-        return due
+            _close(self._kept.popleft()[1])
+        return len(self._kept)
 
     def close(self) -> None:
         for _, swap in self._kept:
-            for segment in swap.replaced:
-                segment.file.close()
+            _close(swap)
+
+
+def _close(swap: Swap) -> None:
+    for segment in swap.replaced:
+        segment.file.close()
 
 
 def pending(files: Files, folder: str) -> list[str]:
@@ -184,18 +190,18 @@ def settle(files: Files, folder: str) -> None:
     for name in names:
         if (match := _DECISION.match(name)) is None:
             continue
-        decision = _Decision.decode(files.load(f"{folder}/{name}") or b"")
         base = int(match[1])
-        cleaned = cleaned_path(folder, base)
+        decision = _Decision.decode(files.load(f"{folder}/{name}") or b"")
         if decision.version != 1 or decision.replaced[0] != base:
             raise CorruptionError(f"{folder}/{name}: a decision that does not fit")
-        compacted = cleaned if files.exists(cleaned) else f"{folder}/{segment_name(base)}.log"
-        file = files.open(compacted)
-        size_bytes = file.size
-        file.close()
-        if size_bytes != decision.size_bytes:
-            raise CorruptionError(f"{compacted} has {size_bytes} bytes, but {decision.size_bytes} were durable")
-        _carry_out(files, folder, decision.replaced, Mark(*decision.mark))
+        cleaned = cleaned_path(folder, base)
+        if not decision.is_about(files, cleaned):
+            # Either it has its name already, or the decision was never durable together with it, or it came back.
+            files.remove(cleaned)
+            if not decision.is_about(files, f"{folder}/{segment_name(base)}.log"):
+                files.remove(f"{folder}/{name}")
+                continue
+        _carry_out(files, folder, decision)
     for name in names:
         if _LEFT_OVER.match(name):
             files.remove(f"{folder}/{name}")
@@ -211,21 +217,33 @@ def load_mark(files: Files, folder: str) -> Mark | None:
 
 
 def install(log: Log, swap: Swap, now_ms: int) -> bool:
-    """Readers get the compacted segment from now on; the next sync makes it so on the disk.
+    """Readers get the compacted segment from now on. What must follow: a sync, `swap.run` in a worker, `complete`.
 
     False if what it replaces is not in the log any more, or has changed: then nothing has happened.
     """
     if log.failed is not None:
         raise log.failed
-    shelf, backlog = log._shelf, log._backlog
+    shelf = log._shelf
+    assert shelf.swap is None, "one at a time"
     if tuple(old.size for old in swap.replaced) != swap.sizes or not shelf.replace(swap.replaced, swap.segment):
         return False
     log.size_bytes += swap.segment.size - sum(swap.sizes)
     log.mark = swap.mark
-    backlog.chores.swaps.append(swap)
-    backlog.chores.indexes.append(swap.segment)
+    shelf.swap = swap
     shelf.attic.keep(swap, now_ms + log.config.file_delete_delay_ms)
     return True
+
+
+def complete(log: Log, swap: Swap) -> None:
+    """`swap.run` has succeeded: the compacted segment is like all others. The next sync stores its index."""
+    assert log._shelf.swap is swap and swap.done
+    log._shelf.swap = None
+    log._backlog.chores.indexes.append(swap.segment)
+    count = 0
+    while log._shelf.segments[count].sealed and log._shelf.segments[count].end_offset <= log.start_offset:
+        count += 1
+    if count:
+        log._drop_oldest(count)  # what was deleted meanwhile
 
 
 def finish(log: Log, first_dirty_offset: int, gone: set[int]) -> None:
@@ -239,8 +257,6 @@ def finish(log: Log, first_dirty_offset: int, gone: set[int]) -> None:
         log._backlog.chores.snapshots[f"{log.path}/{ABORTED}"] = aborted.encode(log.end_offset)
 
 
-def reap(log: Log, now_ms: int) -> bool:
-    """Let replaced segments go whose time has come. True if the next sync has something to remove."""
-    due = log._shelf.attic.take_due(now_ms)
-    log._backlog.chores.removals += due
-    return bool(due)
+def reap(log: Log, now_ms: int) -> int:
+    """Let replaced segments go whose time has come; returns how many swaps are still remembered."""
+    return log._shelf.attic.reap(now_ms)

@@ -6,7 +6,6 @@ Rules:
 - The order is the promise: batches first, then the names of new files, then what describes them: indexes, producers,
   and only then the start offset (a log that begins later cannot replay its producers from what lies before) and the
   epochs. Then the recovery point, and removals at the very end.
-- Before all descriptions, compacted segments take the place of others: a description is of what has its name.
 - A full disk keeps descriptions from being stored, not batches from being durable: they wait for the next sync.
 """
 
@@ -24,7 +23,6 @@ from headrace.storage.segment import Segment
 if TYPE_CHECKING:
     from headrace.core.ports import Files
     from headrace.storage.shelf import Shelf
-    from headrace.storage.swapping import Swap
 
 RECOVERY_POINT: Final = "recovery-point"
 CHECKPOINT_BYTES: Final = 16 * 1024 * 1024  # appended bytes after which a sync moves the recovery point, too
@@ -49,21 +47,19 @@ def decode_offset(content: bytes | None) -> int | None:
 class Chores:
     """What is to be stored or removed at the next sync."""
 
-    __slots__ = ("indexes", "removals", "snapshots", "stores", "swaps")
+    __slots__ = ("indexes", "removals", "snapshots", "stores")
 
     def __init__(self) -> None:
-        self.swaps: list[Swap] = []
         self.stores: dict[str, bytes] = {}  # path -> content, atomic and durable
         self.indexes: list[Segment] = []
         self.snapshots: dict[str, bytes] = {}  # the same, and stored before the others
         self.removals: list[str] = []
 
     def __bool__(self) -> bool:
-        return bool(self.swaps or self.stores or self.indexes or self.snapshots or self.removals)
+        return bool(self.stores or self.indexes or self.snapshots or self.removals)
 
     def put_back(self, older: Chores) -> None:
         """`older` were not done; what came since is newer."""
-        self.swaps = older.swaps + self.swaps
         self.stores = {**older.stores, **self.stores}
         self.indexes = older.indexes + self.indexes
         self.snapshots = {**older.snapshots, **self.snapshots}
@@ -131,8 +127,6 @@ class Sync:
 
     def _in_order(self) -> Iterator[Callable[[], None]]:
         files, chores = self._files, self.chores
-        for swap in chores.swaps:
-            yield swap.run
         for segment in chores.indexes:
             if not segment.removed and not segment.replaced:
                 yield segment.store_index

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from headrace.core.errors import CorruptionError
 from headrace.storage.compaction import Compaction, survey
-from headrace.storage.swapping import finish, install
+from headrace.storage.swapping import complete, finish, install
 from headrace.wire import batch
 
 if TYPE_CHECKING:
@@ -63,6 +63,9 @@ def compact(log: Log, *, now_ms: int, stable_offset: int | None = None, map_byte
         swap = work.step(lambda: True)
         if swap is not None:
             assert install(log, swap, now_ms), "the log has changed under the pass"
+            sync(log)
+            swap.run()
+            complete(log, swap)
             sync(log)
     finish(log, work.first_dirty_offset, work.gone)
     sync(log)
