@@ -21,6 +21,8 @@ import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
+import org.apache.kafka.clients.admin.ConsumerGroupDescription;
+import org.apache.kafka.clients.admin.MemberDescription;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
@@ -29,14 +31,17 @@ import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.GroupState;
+import org.apache.kafka.common.GroupType;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.errors.GroupIdNotFoundException;
 import org.apache.kafka.common.errors.InvalidConfigurationException;
+import org.apache.kafka.common.errors.InvalidRegularExpression;
 import org.apache.kafka.common.errors.InvalidTopicException;
 import org.apache.kafka.common.errors.RebalanceInProgressException;
 import org.apache.kafka.common.errors.RecordTooLargeException;
@@ -85,6 +90,7 @@ public class Scenarios {
     static KafkaConsumer<byte[], byte[]> consumer(String... pairs) {
         Properties found = settings("auto.offset.reset", "earliest", "enable.auto.commit", "false", "fetch.max.wait.ms", "50", "heartbeat.interval.ms", "200");
         found.putAll(settings(pairs));
+        if ("consumer".equals(found.get("group.protocol"))) found.remove("heartbeat.interval.ms"); // the broker says it
         return new KafkaConsumer<>(found, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
@@ -133,6 +139,9 @@ public class Scenarios {
         } catch (ExecutionException error) {
             if (kind.isInstance(error.getCause())) return;
             throw error;
+        } catch (RuntimeException error) {
+            if (kind.isInstance(error)) return;
+            throw error;
         }
         throw new AssertionError("no " + kind.getSimpleName());
     }
@@ -164,8 +173,14 @@ public class Scenarios {
         ALL.put("log_append_time", Scenarios::logAppendTime);
         ALL.put("auto_created_and_invalid_topics", Scenarios::autoCreatedAndInvalidTopics);
         ALL.put("pipelined_fetches_and_metadata", Scenarios::pipelined);
-        ALL.put("rebalance", () -> rebalance("org.apache.kafka.clients.consumer.RangeAssignor"));
-        ALL.put("cooperative_rebalance", () -> rebalance("org.apache.kafka.clients.consumer.CooperativeStickyAssignor"));
+        String strategy = "partition.assignment.strategy";
+        ALL.put("rebalance", () -> rebalance(strategy, "org.apache.kafka.clients.consumer.RangeAssignor"));
+        ALL.put("cooperative_rebalance", () -> rebalance(strategy, "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"));
+        ALL.put("sticky_rebalance", () -> rebalance(strategy, "org.apache.kafka.clients.consumer.StickyAssignor"));
+        ALL.put("round_robin_rebalance", () -> rebalance(strategy, "org.apache.kafka.clients.consumer.RoundRobinAssignor"));
+        ALL.put("new_protocol_rebalance", () -> rebalance("group.protocol", "consumer"));
+        ALL.put("new_protocol_range_rebalance", () -> rebalance("group.protocol", "consumer", "group.remote.assignor", "range"));
+        ALL.put("new_protocol_patterns_and_admin", Scenarios::newProtocolPatternsAndAdmin);
         ALL.put("admin_topics_and_configs", Scenarios::adminTopicsAndConfigs);
         ALL.put("admin_offsets_and_records", Scenarios::adminOffsetsAndRecords);
         ALL.put("admin_groups", Scenarios::adminGroups);
@@ -250,14 +265,41 @@ public class Scenarios {
         }
     }
 
-    static void rebalance(String assignor) throws Exception {
+    static void newProtocolPatternsAndAdmin() throws Exception {
+        String topic = topic(3);
+        String group = topic + "-group";
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer("group.id", group, "group.protocol", "consumer", "group.instance.id", "one")) {
+            consumer.subscribe(new SubscriptionPattern(topic + ".*"));
+            long deadline = System.currentTimeMillis() + PATIENCE * 1000L;
+            while (consumer.assignment().size() < 3 && System.currentTimeMillis() < deadline) consumer.poll(Duration.ofMillis(50));
+            same(3, consumer.assignment().size(), "partitions");
+            ConsumerGroupDescription found = get(admin.describeConsumerGroups(List.of(group)).all()).get(group);
+            same(GroupState.STABLE, found.groupState(), "state");
+            same(GroupType.CONSUMER, found.type(), "type");
+            same("uniform", found.partitionAssignor(), "assignor");
+            MemberDescription member = found.members().iterator().next();
+            same(found.groupEpoch(), member.memberEpoch(), "epochs");
+            same(Optional.of("one"), member.groupInstanceId(), "instance");
+            same(3, member.assignment().topicPartitions().size(), "assigned");
+        }
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer("group.id", group, "group.protocol", "consumer")) {
+            consumer.subscribe(new SubscriptionPattern("(a)\\1"));
+            fails(InvalidRegularExpression.class, () -> {
+                for (int n = 0; n < PATIENCE * 20; n++) consumer.poll(Duration.ofMillis(50));
+            });
+        }
+    }
+
+    static void rebalance(String... more) throws Exception {
         String topic = topic(4);
         String group = topic + "-group";
         try (KafkaProducer<byte[], byte[]> producer = producer()) {
             for (int n = 0; n < 400; n++) producer.send(new ProducerRecord<>(topic, n % 4, null, bytes("" + n)));
         }
         List<String> seen = new ArrayList<>();
-        String[] pairs = {"group.id", group, "partition.assignment.strategy", assignor, "max.poll.records", "5"};
+        List<String> all = new ArrayList<>(List.of("group.id", group, "max.poll.records", "5"));
+        all.addAll(List.of(more));
+        String[] pairs = all.toArray(new String[0]);
         KafkaConsumer<byte[], byte[]> first = consumer(pairs);
         join(first, topic);
         while (seen.size() < 40) step(first, seen);
