@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,11 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
+
+    from headrace.spark.session import worker_python
+
+    os.environ["PYSPARK_PYTHON"] = worker_python()
 
     session = (
         SparkSession.builder.master("local[2,4]")
