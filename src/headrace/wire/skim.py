@@ -57,58 +57,65 @@ def skim(payload: bytes, header: BatchHeader, *, at_once: int = AT_ONCE) -> Iter
 
 
 def _skim(payload: bytes, header: BatchHeader, end: int, count: int) -> tuple[list[Glimpse], int]:
-    """`count` records from position `end` on, and where they end. Varints of one byte are read on the spot."""
+    """`count` records from position `end` on, and where they end. Short varints are read on the spot."""
     base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
     append_time = header.max_timestamp if header.attributes & APPEND_TIME else None
     size = len(payload)
     found: list[Glimpse] = []
     for _ in range(count):
         start = end
-        byte = payload[start]
-        if byte < 0x80:
-            length, position = (byte >> 1) ^ -(byte & 1), start + 1
-        else:
-            length, position = read_varint(payload, start)
-        end = position + length
-        if length < 0 or end > size:
+        value = payload[start]
+        position = start + 1
+        if value > 0x7F:
+            byte = payload[position]
+            if byte < 0x80:
+                value += (byte << 7) - 0x80
+                position += 1
+            else:
+                value, position = _unsigned(payload, start)
+        end = position + (value >> 1)
+        if value & 1 or end > size:
             _corrupt("a record is longer than its batch")
-        position += 1  # the attributes byte is unused
-        byte = payload[position]
-        if byte < 0x80:
-            timestamp, rest = base_timestamp + ((byte >> 1) ^ -(byte & 1)), position + 1
+        rest = position + 2  # behind the attributes byte, which is unused, and a timestamp of one byte
+        value = payload[position + 1]
+        if value > 0x7F:
+            value, rest = _unsigned(payload, position + 1, 10)
+        timestamp = base_timestamp + ((value >> 1) ^ -(value & 1)) if append_time is None else append_time
+        value = payload[rest]
+        position = rest + 1
+        if value > 0x7F:
+            byte = payload[position]
+            if byte < 0x80:
+                value += (byte << 7) - 0x80
+                position += 1
+            else:
+                value, position = _unsigned(payload, rest)
+        delta = value >> 1
+        if value & 1 or delta > last_delta:
+            _corrupt("a record's offset lies outside its batch")
+        value = payload[position]
+        position += 1
+        if value > 0x7F:
+            value, position = _unsigned(payload, position - 1)
+        if value & 1:
+            key = None
+            if value != 1:
+                _corrupt("a length is negative")
         else:
-            delta, rest = read_varint(payload, position, 10)
-            timestamp = base_timestamp + delta
-        byte = payload[rest]
-        if byte < 0x80:
-            delta, position = (byte >> 1) ^ -(byte & 1), rest + 1
-        else:
-            delta, position = read_varint(payload, rest)
-        byte = payload[position]
-        if byte < 0x80:
-            length, position = (byte >> 1) ^ -(byte & 1), position + 1
-        else:
-            length, position = read_varint(payload, position)
-        key = None
-        if length >= 0:
-            stop = position + length
+            stop = position + (value >> 1)
             key = payload[position:stop]
             position = stop
-        if length < -1 or not 0 <= delta <= last_delta or position >= end:
+        if position >= end:
             _corrupt("a record's fields do not fit into it")
         # A value's length of -1 is the byte 1: there is none.
-        found.append(
-            (
-                start,
-                end,
-                rest,
-                timestamp if append_time is None else append_time,
-                base_offset + delta,
-                key,
-                payload[position] != 1,
-            )
-        )
+        found.append((start, end, rest, timestamp, base_offset + delta, key, payload[position] != 1))
     return found, end
+
+
+def _unsigned(payload: bytes, position: int, max_bytes: int = 5) -> tuple[int, int]:
+    """A varint as it stands, before its sign is taken out of it."""
+    value, position = read_varint(payload, position, max_bytes)
+    return (value << 1 if value >= 0 else ~(value << 1)), position
 
 
 def repack(header: BatchHeader, payload: bytes, kept: Sequence[Glimpse], *, horizon_ms: int | None = None) -> bytes:
