@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.errors import ApiError
 from headrace.storage.index import Extent, Index, decode
 from headrace.storage.segment import Segment, walk
+from headrace.storage.swapping import load_mark
 from headrace.wire import batch
 
 if TYPE_CHECKING:
@@ -56,6 +57,12 @@ def segments_of(directory: OfflineDirectory, place: LogPlace) -> list[Segment]:
     return found
 
 
+def first_dirty_offset(directory: OfflineDirectory, place: LogPlace) -> int | None:
+    """Everything below was compacted; None if the log never was."""
+    mark = load_mark(directory.files, place.path)
+    return None if mark is None else mark.first_dirty_offset
+
+
 def batches_of(
     directory: OfflineDirectory, place: LogPlace, offset: int | None
 ) -> Iterator[tuple[Segment, int, BatchHeader, bytes]]:
@@ -71,7 +78,7 @@ def batches_of(
 def verify(directory: OfflineDirectory, place: LogPlace, *, deep: bool, in_use: bool) -> Verdict:
     """Check every batch and every index of a log. With `deep`, open every record too."""
     verdict = Verdict(place)
-    gaps_are_fine = directory.config(place).compacts
+    gaps_are_fine = directory.config(place).compacts or load_mark(directory.files, place.path) is not None
     segments = segments_of(directory, place)
     expected: int | None = None
     for number, segment in enumerate(segments):

@@ -36,15 +36,18 @@ def list_logs(directory: Directory, topic: Topic = None, json: Json = False) -> 
     from headrace.cli import inspection
 
     data = _open(directory)
-    found = [(place, inspection.segments_of(data, place)) for place in data.logs(topic)]
+    found = [
+        (place, inspection.segments_of(data, place), inspection.first_dirty_offset(data, place))
+        for place in data.logs(topic)
+    ]
     if json:
-        output.emit([_log_document(place, segments) for place, segments in found])
+        output.emit([_log_document(*each) for each in found])
         return
     if not found:
         output.note(f"{directory} holds no logs yet")
         return
     output.table(
-        ["TOPIC", ">PART", ">SEGMENT", ">END", ">SIZE", "FIRST", "LAST"],
+        ["TOPIC", ">PART", ">SEGMENT", ">END", ">SIZE", "STATE", "FIRST", "LAST"],
         [
             (
                 place.topic,
@@ -52,10 +55,11 @@ def list_logs(directory: Directory, topic: Topic = None, json: Json = False) -> 
                 segment.base_offset,
                 segment.end_offset,
                 output.size(segment.file.size),
+                _state(segment, first_dirty_offset),
                 output.moment(segment.min_timestamp)[:16],
                 output.moment(segment.max_timestamp)[:16],
             )
-            for place, segments in found
+            for place, segments, first_dirty_offset in found
             for segment in segments
         ],
     )
@@ -141,11 +145,18 @@ def _open(directory: str) -> OfflineDirectory:
     return data
 
 
-def _log_document(place: LogPlace, segments: list[Segment]) -> dict[str, Any]:
+def _state(segment: Segment, first_dirty_offset: int | None) -> str:
+    if not segment.sealed:
+        return "open"
+    return "compacted" if first_dirty_offset is not None and segment.end_offset <= first_dirty_offset else "sealed"
+
+
+def _log_document(place: LogPlace, segments: list[Segment], first_dirty_offset: int | None) -> dict[str, Any]:
     return {
         "topic": place.topic,
         "partition": place.partition,
         "path": place.path,
+        "first_dirty_offset": first_dirty_offset,
         "segments": [
             {
                 "base_offset": segment.base_offset,
@@ -233,7 +244,10 @@ def _show_verdicts(verdicts: list[Verdict]) -> None:
 def _recovery(data: OfflineDirectory, place: LogPlace) -> dict[str, Any]:
     from headrace.core.errors import StorageError
     from headrace.storage.recovery import examine
+    from headrace.storage.swapping import pending
 
+    if pending(data.files, place.path):
+        output.note(f"{place.topic}-{place.partition}: a compaction was cut short; the next start settles that first")
     try:
         found = examine(data.files, place.path, data.config(place), now_ms=moments.now_ms())
     except StorageError as error:
