@@ -3,9 +3,8 @@
 Rules:
 - Three epochs. The group epoch grows when members, subscriptions or topics change. The assignment epoch is the group
   epoch for which the target was made. A member's epoch is the target that it has reached.
-- All that lasts is kept in records, and a record takes effect in one place only, `replay`: a decision writes it and
-  replays it at once. So the log rebuilds exactly what was decided.
-- A partition is held by one member at a time, from the moment it is assigned until that member gave it up, left, or
+- What is decided takes effect through records only; see `ledger`.
+- A partition belongs to one member at a time, from the moment it is assigned until that member gave it up, left, or
   was too late; see `reconciliation`.
 - Checks come before changes: a request that is refused has changed nothing.
 - A commit may be one epoch or more behind, as long as its partition has been the member's since then (KIP-1251): the
@@ -14,14 +13,13 @@ Rules:
 - Members of the classic protocol, and the ways between the protocols, are `migration`'s business.
 
 Differs from Kafka: a static member that repeats its first request under its own id is let in (its answer was lost),
-where Kafka says UNRELEASED_INSTANCE_ID; and it is let in again when the group is full.
+where Kafka says UNRELEASED_INSTANCE_ID; and it is let in again when the group is full. A member must confirm that it
+gives up even what it had not begun to read.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 import msgspec
@@ -42,11 +40,7 @@ from headrace.group.commands import (
 )
 from headrace.group.consumer_records import (
     ConsumerGroupKey,
-    ConsumerKey,
     ConsumerMemberKey,
-    ConsumerValue,
-    Current,
-    CurrentKey,
     Epochs,
     MemberFacts,
     Progress,
@@ -54,75 +48,16 @@ from headrace.group.consumer_records import (
     TargetKey,
 )
 from headrace.group.heartbeats import JOINS, LEAVES_FOR_NOW
-from headrace.group.rebalance import NEVER_MS, State
+from headrace.group.ledger import Ledger
+from headrace.group.rebalance import NEVER_MS
 from headrace.group.reconciliation import Stand, advance
-from headrace.group.records import Record, encode
-from headrace.group.subscription import CONSUMER
-from headrace.group.topics import NOTHING, Partitions, Reading, TopicPartition, digest, flat, grouped
-
-if TYPE_CHECKING:
-    from headrace.group.settings import GroupSettings
+from headrace.group.topics import NOTHING, Partitions, digest, flat, grouped
 
 
-class ConsumerGroup:
+class ConsumerGroup(Ledger):
     """See the module."""
 
-    protocol_type: Final = CONSUMER
-
-    def __init__(self, group: str, settings: GroupSettings, reading: Reading) -> None:
-        self.group = group
-        self.epochs = Epochs()
-        self.members: dict[str, MemberFacts] = {}
-        self.targets: dict[str, Partitions] = {}
-        self.stands: dict[str, Stand] = {}
-        self.wake_ms = NEVER_MS
-        self._settings = settings
-        self._reading = reading
-        self._is_durable = False
-        self._instances: dict[str, str] = {}  # instance id -> member id
-        self._holders: dict[TopicPartition, str] = {}
-        self._since: dict[TopicPartition, int] = {}  # the epoch in which the holder got it
-        self._checked: object = None  # the topics that the group epoch was last checked against
-        self._sessions: dict[str, int] = {}  # member id -> deadline
-        self._revocations: dict[str, int] = {}
-
     # -- what others may ask -------------------------------------------------------------------------------------
-
-    @property
-    def state(self) -> State:
-        if not self.members:
-            return State.EMPTY
-        if self.epochs.group_epoch > self.epochs.assignment_epoch:
-            return State.ASSIGNING
-        epoch = self.epochs.assignment_epoch
-        settled = all(self._stand(member_id).is_at(epoch) for member_id in self.members)
-        return State.STABLE if settled else State.RECONCILING
-
-    @property
-    def is_blank(self) -> bool:
-        return not self._is_durable and not self.members
-
-    @property
-    def is_removable(self) -> bool:
-        return not self.members
-
-    @property
-    def changed_ms(self) -> int:
-        return self.epochs.changed_ms
-
-    @property
-    def subscribed(self) -> frozenset[str]:
-        """The names of all topics that members read, or would read if they were there."""
-        together: set[str] = set()
-        for facts in self.members.values():
-            together |= self._names(facts)
-        return frozenset(together)
-
-    def subscribes(self, topic: str) -> bool:
-        return any(topic in self._names(facts) for facts in self.members.values())
-
-    def holder(self, partition: TopicPartition) -> str | None:
-        return self._holders.get(partition)
 
     def describe(self) -> ConsumerDescription:
         return ConsumerDescription(
@@ -371,14 +306,6 @@ class ConsumerGroup:
         epochs = Epochs(self.epochs.group_epoch + 1, self.epochs.assignment_epoch, topics, now.wall_ms)
         self._write(ConsumerGroupKey(self.group), epochs, now, out)
 
-    def _erase(self, member_id: str, now: Now, out: Outbox) -> None:
-        for key in (
-            CurrentKey(self.group, member_id),
-            TargetKey(self.group, member_id),
-            ConsumerMemberKey(self.group, member_id),
-        ):
-            self._write(key, None, now, out)
-
     def _replace(self, old_id: str, new_id: str, now: Now, out: Outbox) -> None:
         """A static member came back, maybe under a new id: it begins again with what it had."""
         facts, target, stand = self.members[old_id], self.targets.get(old_id, NOTHING), self._stand(old_id)
@@ -402,115 +329,3 @@ class ConsumerGroup:
         if late:
             self._remove(list(late), now, out)
         self.wake_ms = min((at for deadlines in self._deadlines() for at in deadlines.values()), default=NEVER_MS)
-
-    def _deadlines(self) -> Iterable[dict[str, int]]:
-        return self._sessions, self._revocations
-
-    def _session_timeout_ms(self, facts: MemberFacts) -> int:
-        return self._settings.consumer_session_timeout_ms
-
-    def _at(self, deadline_ms: int) -> int:
-        self.wake_ms = min(self.wake_ms, deadline_ms)
-        return deadline_ms
-
-    # -- records -------------------------------------------------------------------------------------------------
-
-    def replay(self, key: ConsumerKey, value: ConsumerValue | None, now: Now) -> None:
-        """Let a record take effect."""
-        match key, value:
-            case ConsumerGroupKey(), Epochs():
-                self.epochs = value
-                self._is_durable = True
-            case ConsumerMemberKey(member_id=member_id), (MemberFacts() | None):
-                self._replay_facts(member_id, value, now)
-            case TargetKey(member_id=member_id), Target():
-                self.targets[member_id] = flat(value.partitions)
-            case TargetKey(member_id=member_id), None:
-                self.targets.pop(member_id, None)
-            case CurrentKey(member_id=member_id), (Current() | None):
-                self._replay_stand(member_id, value, now)
-
-    def _replay_facts(self, member_id: str, facts: MemberFacts | None, now: Now) -> None:
-        old = self.members.get(member_id)
-        if old is not None and old.instance_id is not None and self._instances.get(old.instance_id) == member_id:
-            del self._instances[old.instance_id]
-        if facts is None:
-            self.members.pop(member_id, None)
-            for deadlines in self._deadlines():
-                deadlines.pop(member_id, None)
-            return
-        self.members[member_id] = facts
-        if facts.instance_id is not None:
-            self._instances[facts.instance_id] = member_id
-        if member_id not in self._sessions:
-            self._sessions[member_id] = self._at(now.ms + self._session_timeout_ms(facts))
-
-    def _replay_stand(self, member_id: str, current: Current | None, now: Now) -> None:
-        for place in self._stand(member_id).held:
-            if self._holders.get(place) == member_id:
-                del self._holders[place]
-                self._since.pop(place, None)
-        self._revocations.pop(member_id, None)
-        if current is None:
-            self.stands.pop(member_id, None)
-            return
-        stand = Stand(
-            current.epoch, current.previous_epoch, current.progress, flat(current.assigned), flat(current.revoking)
-        )
-        self.stands[member_id] = stand
-        self._holders.update(dict.fromkeys(stand.held, member_id))
-        self._since.update(zip(_in_order(current), current.since, strict=False))
-        facts = self.members.get(member_id, MemberFacts())
-        if stand.progress is Progress.UNREVOKED and facts.classic is None:
-            self._revocations[member_id] = self._at(now.ms + facts.rebalance_timeout_ms)
-
-    def snapshot(self) -> Iterator[Record]:
-        """The records that rebuild the group."""
-        if self._is_durable:
-            yield encode(ConsumerGroupKey(self.group), self.epochs)
-        for member_id, facts in self.members.items():
-            yield encode(ConsumerMemberKey(self.group, member_id), facts)
-            if member_id in self.targets:
-                yield encode(TargetKey(self.group, member_id), Target(grouped(self.targets[member_id])))
-            if member_id in self.stands:
-                yield encode(CurrentKey(self.group, member_id), self._current(member_id, self.stands[member_id]))
-
-    def erase(self, now: Now, out: Outbox) -> None:
-        """Leave no record of the group."""
-        for member_id in list(self.members):
-            self._erase(member_id, now, out)
-        if self._is_durable:
-            out.records.append(encode(ConsumerGroupKey(self.group), None))
-
-    def _write(self, key: ConsumerKey, value: ConsumerValue | None, now: Now, out: Outbox) -> None:
-        out.records.append(encode(key, value))
-        self.replay(key, value, now)
-
-    def _write_stand(self, member_id: str, stand: Stand, now: Now, out: Outbox) -> None:
-        self._write(CurrentKey(self.group, member_id), self._current(member_id, stand), now, out)
-
-    def _current(self, member_id: str, stand: Stand) -> Current:
-        """As a record. What the member holds already is its own since then, the rest from this epoch on."""
-        current = Current(
-            stand.epoch, stand.previous_epoch, stand.progress, grouped(stand.assigned), grouped(stand.revoking)
-        )
-        held = self._stand(member_id).held
-        since = (
-            self._since.get(place, stand.epoch) if place in held else max(stand.epoch, 0)
-            for place in _in_order(current)
-        )
-        return msgspec.structs.replace(current, since=tuple(since))
-
-    def _stand(self, member_id: str) -> Stand:
-        return self.stands.get(member_id, _BEGINNING)
-
-    def _names(self, facts: MemberFacts) -> frozenset[str]:
-        return facts.topics | self._reading.matching(facts.pattern) if facts.pattern else facts.topics
-
-
-_BEGINNING: Final = Stand()
-
-
-def _in_order(current: Current) -> Iterator[TopicPartition]:
-    """All that a member holds, in the order of its record."""
-    return ((topic, index) for topic, indexes in (*current.assigned, *current.revoking) for index in indexes)
