@@ -135,7 +135,7 @@ def _read(ctx: Context, wanted: list[Wanted], max_bytes: int, committed_only: bo
         reading.watched.append(partition)
         aborted = None
         if committed_only:
-            aborted = [] if span is None else log.aborted_between(want.offset, span.next_offset)
+            aborted = [] if span is None else log.aborted_between(want.offset, span.limit_offset)
         rows.append(FetchedPartition(want.partition, 0, watermark, stable_offset, log.start_offset, data, aborted))
     return reading
 

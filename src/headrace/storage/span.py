@@ -39,6 +39,11 @@ class Span:
         """At most so many bytes will be read."""
         return self._length
 
+    @property
+    def limit_offset(self) -> int:
+        """Nothing from here on will be read."""
+        return self.next_offset
+
     def read_now(self) -> bytes | None:
         """The batches, or None if a disk would have to be waited for."""
         try:
@@ -115,6 +120,10 @@ class ColdSpan(Span):
         self._offset = offset
         self._max_bytes = max_bytes
         self._limit_offset = limit_offset
+
+    @property
+    def limit_offset(self) -> int:
+        return min(self._limit_offset, self._segment.end_offset)
 
     def read_now(self) -> bytes | None:
         return None
