@@ -16,9 +16,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import msgspec
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.core.errors import HeadraceError
 from headrace.testing.exactly_once.journal import JournalReader
 from headrace.testing.exactly_once.oracle import Evidence, complaints
 from headrace.testing.exactly_once.plan import Blow, Fault, Plan, plan
@@ -94,8 +95,8 @@ def run(seed: int, *, proxy: bool = False) -> Outcome:
             try:
                 history.play()
                 failures = list(history.judge())
-            except (TimeoutError, RuntimeError) as error:
-                failures = [str(error), *history.told()]
+            except (TimeoutError, RuntimeError, HeadraceError, KafkaException) as error:
+                failures = [repr(error), *history.told()]
         if failures:
             story = "\n  ".join([*failures, *history.errors(), *map(str, history.plan.blows)])
             raise HistoryError(
@@ -162,7 +163,9 @@ class History:
             raise TimeoutError(f"{self.auditor.billed} of {len(self.feeder.orders)} orders were billed in time")
 
     def judge(self) -> list[str]:
-        """What is wrong."""
+        """What is wrong, once the network is well again."""
+        if self._proxy is not None:
+            self._proxy.faults = Faults()
         straggler = self._straggle() if self.plan.straggler else None
         self._end_clients()
         found = [] if self._wait(self._is_stable, STABLE_SECONDS) else [f"never stable: {self._unstable()}"]
