@@ -2,8 +2,8 @@
 
     python -m bench.spark_source [--rows 4000000] [--jars DIR] [--json FILE]
 
-Ratios are what counts. `--jars` is a directory with the connector's jars (spark-sql-kafka-0-10, its token provider,
-kafka-clients, commons-pool2); without it only our source is measured.
+Ratios are what counts; on a busy machine, CPU time per row. `--jars` is a directory with the connector's jars
+(spark-sql-kafka-0-10, its token provider, kafka-clients, commons-pool2); without it only our source is measured.
 """
 
 from __future__ import annotations
@@ -107,6 +107,20 @@ def read(spark, form, bootstrap, topic, schema=None):
     return time.perf_counter() - began
 
 
+def cpu_seconds():
+    """CPU time of all processes below this one: Spark, its Python workers, the broker."""
+    import psutil
+
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return total
+
+
 def micro_batches(spark, form, bootstrap, topic, seconds, rows):
     """Milliseconds per micro-batch of a busy query into nothing."""
     from confluent_kafka import Producer
@@ -174,22 +188,29 @@ def main():
         began = time.perf_counter()
         spark = session(args.jars)
         result["spark"] = spark.version
+        result["load before"] = os.getloadavg()[0]
         result["session_s"] = round(time.perf_counter() - began, 1)
         result["first_read_s"] = round(read(spark, "headrace", bootstrap, "bench-1000"), 1)
         for name, (size, rows) in sizes.items():
             best = {}
+            cpu = {}
+            cases = [(form, form, None) for form in forms] + [("pruned", "headrace", "value binary, offset bigint")]
             for _ in range(args.rounds):
-                for form in forms:  # in turns: the machine's mood is the same for all
-                    best[form] = min(best.get(form, 1e9), read(spark, form, bootstrap, f"bench-{size}"))
-                pruned = read(spark, "headrace", bootstrap, f"bench-{size}", "value binary, offset bigint")
-                best["pruned"] = min(best.get("pruned", 1e9), pruned)
-            result[name] = {form: round(rows / seconds / 1e6, 2) for form, seconds in best.items()}
+                for case, form, schema in cases:  # in turns: the machine's mood is the same for all
+                    before = cpu_seconds()
+                    best[case] = min(best.get(case, 1e9), read(spark, form, bootstrap, f"bench-{size}", schema))
+                    cpu[case] = min(cpu.get(case, 1e9), cpu_seconds() - before)
+            result[name] = {f"{case} M rows/s": round(rows / seconds / 1e6, 2) for case, seconds in best.items()}
+            result[name] |= {f"{case} CPU us/row": round(seconds / rows * 1e6, 2) for case, seconds in cpu.items()}
             if args.jars:
-                result[name]["ratio"] = round(best["kafka"] / best["headrace"], 2)
+                result[name]["times as fast"] = round(best["kafka"] / best["headrace"], 2)
+                result[name]["times less CPU"] = round(cpu["kafka"] / cpu["headrace"], 2)
         register_floor(spark)
         for form in [*forms, "floor"]:
             result[f"micro-batch {form}"] = micro_batches(spark, form, bootstrap, "bench-100", args.seconds, 20)
         spark.stop()
+    result["load after"] = os.getloadavg()[0]
+    shutil.rmtree(folder, ignore_errors=True)
     print(json.dumps(result, indent=2))
     if args.json:
         Path(args.json).write_text(json.dumps(result, indent=2) + "\n")
