@@ -515,7 +515,7 @@ def test_a_compacted_log_opens_without_its_indexes_and_under_another_policy() ->
 
 def test_a_sync_that_was_given_up_does_not_describe_what_was_replaced() -> None:
     files = FaultyFiles()
-    log = open_log(files)
+    log = open_log(files, ONE)
     fill(log, 50)
     log.checkpoint()
     roll(log)
@@ -524,11 +524,13 @@ def test_a_sync_that_was_given_up_does_not_describe_what_was_replaced() -> None:
     work = Compaction(log, survey(log, 2, log.end_offset), now_ms=2, map_bytes=1 << 20)
     while (swap := work.step(lambda: True)) is not None:
         assert install(log, swap, 2)
-        sync(log)  # takes back what was given up
+        files.space_left = 0
+        sync(log)  # takes back what was given up, and cannot do it
+        files.heal()
         swap.run()
         complete(log, swap)
     finish(log, work.first_dirty_offset, work.gone)
-    sync(log)
+    log.checkpoint()
     assert verify(log) == []
     assert open_log(files.killed()).size_bytes == log.size_bytes
 

@@ -22,7 +22,7 @@ from headrace.core import units
 from headrace.core.errors import ConfigError
 
 Check = Callable[[Any], str | None]
-Unit = Literal["bytes", "ms"]
+Unit = Literal["bytes", "bytes_per_second", "ms"]
 
 DEFAULT: Final = "default"
 PREFIX: Final = "HEADRACE_"
@@ -136,7 +136,7 @@ class Setting:
             if word not in _TRUE + _FALSE:
                 raise ValueError("is not true or false")
             return word in _TRUE
-        if self.unit == "bytes":
+        if self.unit in ("bytes", "bytes_per_second"):
             return units.parse_bytes(text)
         if self.unit == "ms":
             return units.parse_ms(text)
@@ -151,7 +151,7 @@ class Setting:
             return ""
         if self.kind is bool:
             return "true" if value else "false"
-        if self.unit == "bytes":
+        if self.unit in ("bytes", "bytes_per_second"):
             return units.show_bytes(value)
         return units.show_ms(value) if self.unit == "ms" else str(value)
 

@@ -83,7 +83,7 @@ class StorageSettings:
     cleaner_bytes_per_second: int = setting(
         64 * MIB,
         help="Most that compaction reads and writes in a second.",
-        unit="bytes",
+        unit="bytes_per_second",
         check=at_least(1),
         kafka="log.cleaner.io.max.bytes.per.second",
     )
