@@ -112,7 +112,7 @@ class History:
     def __init__(self, wanted: Plan, folder: Path, *, proxy: bool) -> None:
         self.plan = wanted
         self._folder = folder
-        self._proxy = Proxy(MISHAPS, seed=wanted.seed) if proxy else None
+        self._proxy = Proxy(Faults(), seed=wanted.seed) if proxy else None
         flags = ["--log-level", "warning", "--transactions-partitions", "2"]
         if self._proxy is not None:
             flags += ["--advertised-port", str(self._proxy.port)]
@@ -147,6 +147,8 @@ class History:
     def play(self) -> None:
         """Deal all the blows, then wait until every order is billed. Raises TimeoutError."""
         self._prepare()
+        if self._proxy is not None:
+            self._proxy.faults = MISHAPS
         self.feeder, self.auditor, self.clerk = Feeder(self._servers), Auditor(self._servers), Clerk(self._servers)
         self._witnesses: Sequence[Witness] = (self.feeder, self.auditor, self.clerk)
         for witness in self._witnesses:
