@@ -236,7 +236,7 @@ def _only_chooses(frame: DataFrame) -> bool:
     inner: Any = frame
     plan = str(inner._jdf.queryExecution().analyzed().toString())
     return not re.search(
-        r"^[\s:+|-]*(Aggregate|Join|Sort|GlobalLimit|LocalLimit|Distinct|Window|Deduplicate|Union)\b", plan, re.M
+        r"^[\s:+|~-]*(Aggregate|Join|Sort|GlobalLimit|LocalLimit|Distinct|Window|Deduplicate|Union)\b", plan, re.M
     )
 
 
