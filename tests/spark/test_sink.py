@@ -58,7 +58,7 @@ class Copy:
         )
         query = writer.start()
         try:
-            query.awaitTermination(90)
+            query.awaitTermination(150)
             assert not query.isActive, "the query did not end"
         finally:
             query.stop()

@@ -22,7 +22,7 @@ from headrace.spark.sink_producer import client_settings, of_error
 _PAUSE_SECONDS: Final = 0.1
 _CALL_SECONDS: Final = 10.0
 
-_admins: dict[tuple[tuple[str, Any], ...], AdminClient] = {}
+_admins: dict[str, AdminClient] = {}  # by settings
 
 
 class Marker(NamedTuple):
@@ -38,6 +38,7 @@ class Markers:
 
     def __init__(self, options: SinkOptions) -> None:
         self._settings = client_settings(options)
+        self._key = repr(sorted((name, value) for name, value in self._settings.items() if name != "logger"))
         self._timeout_s = options.patience_ms / 1000
 
     def read(self, group: str) -> Marker:
@@ -60,6 +61,7 @@ class Markers:
                     found = ClientError(f"cannot read how far {group} is: no answer in time", "TIMED_OUT")
                 if time.monotonic() > deadline:
                     raise found from None
+            _admins.pop(self._key, None)
             time.sleep(_PAUSE_SECONDS)
 
     def _highest(self, found: Any, group: str) -> Marker:
@@ -81,10 +83,9 @@ class Markers:
             consumer.close()
 
     def _admin(self) -> AdminClient:
-        key = tuple(sorted((name, value) for name, value in self._settings.items() if name != "logger"))
-        if key not in _admins:
-            _admins[key] = AdminClient(self._settings)
-        return _admins[key]
+        if self._key not in _admins:
+            _admins[self._key] = AdminClient(self._settings)
+        return _admins[self._key]
 
 
 def places(topics: set[str], next_batch: int, note: str = "") -> list[TopicPartition]:

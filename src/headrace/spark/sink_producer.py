@@ -9,9 +9,8 @@ Rules:
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
@@ -57,11 +56,18 @@ _FINAL: Final = frozenset(
 _FENCED: Final = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 
+# Of another failure, which may still come.
+_CONSEQUENCES: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL})
+
+
 class FencedError(PassingError):
     """Another producer with the same transactional id has started since."""
 
 
 TRANSACTION_TIMEOUT_MS: Final = 120_000
+# When all brokers were away, "rebootstrap" forgets them, but not that one of them was a group's coordinator: whoever
+# asks that one again, to commit offsets or to read them, hangs for ever (librdkafka 2.16).
+_KNOWN_BROKERS: Final = {"metadata.recovery.strategy": "none"}
 
 
 def configuration(
@@ -77,6 +83,7 @@ def configuration(
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 500,
         "retry.backoff.ms": 50,
+        **_KNOWN_BROKERS,
     }
     if options.client.get("acks", "all") not in ("all", "-1") or options.client.get("enable.idempotence") == "false":
         settings["enable.idempotence"] = False
@@ -90,7 +97,8 @@ def client_settings(options: SinkOptions) -> dict[str, Any]:
     """The part of a user's settings that says how to reach and trust brokers: for clients that do not produce."""
     shared = ("security.", "sasl.", "ssl.", "enable.ssl", "client.id", "socket.", "broker.")
     reach = {name: value for name, value in options.client.items() if name.startswith(shared)}
-    return {"client.id": "headrace-spark", **reach, "bootstrap.servers": options.bootstrap, "logger": _QUIET}
+    settings = {"client.id": "headrace-spark", **_KNOWN_BROKERS, **reach}
+    return {**settings, "bootstrap.servers": options.bootstrap, "logger": _QUIET}
 
 
 class Outlet:
@@ -102,10 +110,12 @@ class Outlet:
         self._error: KafkaError | None = None
         self._unserved = 0
         self._timeout_s = options.patience_ms / 1000
-        self._client = make_producer(configuration(options, transactional_id, timeout_ms), self._on_delivery)
+        self._client = make_producer(
+            configuration(options, transactional_id, timeout_ms), on_delivery=self._on_delivery
+        )
 
     def _on_delivery(self, error: KafkaError | None, _: object) -> None:
-        if error is not None and (self._error is None or self._error.code() == KafkaError._PURGE_QUEUE):
+        if error is not None and (self._error is None or self._error.code() in _CONSEQUENCES):
             self._error = error
 
     def initialise(self) -> None:
@@ -128,19 +138,19 @@ class Outlet:
                         produce(topic, value, key, partition, headers=headers)
                     break
                 except BufferError:
-                    self._client.poll(_FULL_SECONDS)
+                    self._serve(_FULL_SECONDS)
                     self._raise_failure()
                 except KafkaException as error:
-                    raise of_error(error, f"write to topic {topic}") from None
+                    raise self._failure(error, f"write to topic {topic}") from None
             self._unserved += 1
             if self._unserved >= SERVE_EVERY:
                 self._unserved = 0
-                self._client.poll(0)
+                self._serve(0)
                 self._raise_failure()
 
     def flush(self) -> None:
         """Wait until all is acknowledged."""
-        left = self._client.flush(self._timeout_s)
+        left = self._call("write records", lambda: self._client.flush(self._timeout_s))
         self._raise_failure()
         if left:
             self._client.purge()
@@ -164,7 +174,7 @@ class Outlet:
         except KafkaException as error:
             log.debug("a transaction was left to its successor: %s", error)
 
-    def _patiently(self, doing: str, call: Any) -> None:
+    def _patiently(self, doing: str, call: Callable[[], Any]) -> None:
         """librdkafka's calls may be repeated as long as their errors say so."""
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -175,23 +185,38 @@ class Outlet:
                 cause = error.args[0]
                 if not cause.retriable() or time.monotonic() > deadline:
                     raise self._failure(error, doing) from None
-            self._client.poll(_FULL_SECONDS)
+            self._serve(_FULL_SECONDS)
 
-    def _call(self, doing: str, call: Any) -> None:
+    def _serve(self, timeout_s: float) -> None:
+        """Let librdkafka call back."""
+        self._call("write records", lambda: self._client.poll(timeout_s))
+
+    def _call(self, doing: str, call: Callable[[], Any]) -> Any:
         try:
-            call()
+            return call()
         except KafkaException as error:
             raise self._failure(error, doing) from None
+        except SystemError as error:  # confluent-kafka stumbles over a fatal error that comes between callbacks
+            raise self._fatal() or error from None
 
     def _failure(self, error: KafkaException, doing: str) -> HeadraceError:
-        self._client.poll(0)  # a record's own failure says more than that of the transaction
+        # A record's own failure says more than that of its transaction.
         if self._error is not None and self._error.code() in _FINAL:
-            return of_error(self._error, "write a record")
-        return of_error(error, doing)
+            return of_error(self._error, "write records")
+        vague = error.args[0].code() in _CONSEQUENCES
+        return (self._fatal() if vague else None) or of_error(error, doing)
 
     def _raise_failure(self) -> None:
         if self._error is not None:
-            raise of_error(self._error, "write a record")
+            raise self._failure(KafkaException(self._error), "write records")
+
+    def _fatal(self) -> HeadraceError | None:
+        """The error that has ended this producer: librdkafka remembers it."""
+        try:
+            self._client.begin_transaction()
+        except KafkaException as error:
+            return of_error(error, "write records") if error.args[0].fatal() else None
+        return None
 
 
 def of_error(error: KafkaError | KafkaException, doing: str) -> HeadraceError:
@@ -207,16 +232,27 @@ def of_error(error: KafkaError | KafkaException, doing: str) -> HeadraceError:
     return PassingError(str(found), found.code)
 
 
-def make_producer(settings: Mapping[str, Any], on_delivery: Any = None) -> Producer:
+def make_producer(settings: Mapping[str, Any], **callbacks: Callable[..., None]) -> Producer:
     """Raises ConfigError, which names the option, if librdkafka does not like a setting."""
     try:
-        extra = {} if on_delivery is None else {"on_delivery": on_delivery}
-        return Producer({**settings, "logger": _QUIET, **extra})
+        return Producer({"error_cb": _ignore, **settings, "logger": _QUIET, **callbacks})
     except KafkaException as error:
-        reason = error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else str(error)
-        raise ConfigError(_named(reason)) from None
+        raise ConfigError(f"{_culprit(settings)} is refused: {_reason(error)}") from None
 
 
-def _named(reason: str) -> str:
-    found = re.search(r'property:? "([^"]+)"', reason)
-    return f"option 'kafka.{found[1]}' is refused: {reason}" if found else f"an option kafka.* is refused: {reason}"
+def _culprit(settings: Mapping[str, Any]) -> str:
+    """librdkafka may name a setting by another name than the user did: see which one it does not like alone."""
+    for name, value in settings.items():
+        try:
+            Producer({name: value, "logger": _QUIET})
+        except KafkaException:
+            return f"option 'kafka.{name}'"
+    return "a combination of options kafka.*"
+
+
+def _reason(error: KafkaException) -> str:
+    return str(error.args[0].str() if error.args and isinstance(error.args[0], KafkaError) else error)
+
+
+def _ignore(_: KafkaError) -> None:
+    """What is not fatal passes; what is fatal comes back from the next call."""
