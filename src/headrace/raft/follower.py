@@ -49,7 +49,7 @@ class Follower(Role):
         if self.elapsed < self._timeout:
             return None
         self.leader = None
-        return Turn(RoleName.PRE_CANDIDATE) if self.state.is_voter else None
+        return Turn(RoleName.PRE_CANDIDATE) if self.state.may_campaign else None
 
     def read(self, number: int) -> Dropped | None:
         if self.leader is None:
@@ -110,7 +110,7 @@ class Follower(Role):
         state.send_after_save.append(AppendAccepted(state.node_id, leader, state.term, match))
 
     def _on_timeout_now(self, message: TimeoutNow) -> Turn | None:
-        return Turn(RoleName.CANDIDATE, transfer=True) if self.state.is_voter else None
+        return Turn(RoleName.CANDIDATE, transfer=True) if self.state.may_campaign else None
 
     def _on_read_answer(self, message: ReadAnswer) -> None:
         number = self._reads.answered(message.number)

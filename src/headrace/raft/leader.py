@@ -63,8 +63,9 @@ class Leader(Role):
 
     def enter(self) -> Turn | None:
         self._track()
-        self.state.log.append([Entry(self._start_index, self.state.term)])
-        self._beat()
+        self.state.log.append(
+            [Entry(self._start_index, self.state.term)]
+        )  # its way to the others is the first heartbeat
         return None
 
     def leave(self) -> None:
@@ -192,12 +193,12 @@ class Leader(Role):
         """Send the next message to a follower. Whether more may follow it."""
         state, log = self.state, self.state.log
         first = progress.next_index
+        if first > log.last_index and not progress.is_poked:
+            return False
         prev_term = log.term(first - 1)
         if prev_term is None or first < log.first_index:
             return self._send_snapshot(node, progress)
         entries = [] if progress.is_full else log.slice(first, log.last_index + 1, state.options.max_append_bytes)
-        if not entries and not progress.is_poked:
-            return False
         state.send.append(
             AppendEntries(state.node_id, node, state.term, first - 1, prev_term, tuple(entries), log.commit)
         )

@@ -149,27 +149,26 @@ class Raft:
         state, log = self._state, self._state.log
         self._role.flush()
         commit = log.take_committed(state.options.max_apply_bytes)
-        hard_state = state.hard_state if state.hard_state != self._handed_hard_state else None
-        standing = self.standing if self.standing != self._handed_standing else None
-        reads = self._take_reads()
+        hard_state, standing = state.hard_state, self.standing
+        reads = self._take_reads() if state.reads else ()
+        is_new = hard_state != self._handed_hard_state or standing != self._handed_standing
         messages = state.send or state.send_after_save
-        if not (messages or commit or hard_state or standing or reads or state.lost_reads or log.has_unsaved()):
+        if not (messages or commit or is_new or reads or state.lost_reads or log.has_unsaved()):
             return None
         snapshot, entries = log.hand_out()
         ready = Ready(
-            save=Save(hard_state, snapshot, entries),
+            save=Save(hard_state if hard_state != self._handed_hard_state else None, snapshot, entries),
             send=tuple(state.send),
             send_after_save=tuple(state.send_after_save),
             commit=commit,
             reads=reads,
             lost_reads=tuple(state.lost_reads),
-            standing=standing,
+            standing=standing if standing != self._handed_standing else None,
         )
         state.send.clear()
         state.send_after_save.clear()
         state.lost_reads.clear()
-        self._handed_hard_state = state.hard_state
-        self._handed_standing = self.standing
+        self._handed_hard_state, self._handed_standing = hard_state, standing
         self._saving.append(ready)
         return ready
 

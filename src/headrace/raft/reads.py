@@ -80,6 +80,8 @@ class ForwardedReads:
 
     def tick(self, ticks: int) -> list[int]:
         """Age by one tick; those who have waited for so many are given up."""
+        if not self._waiting:
+            return []
         self._waiting = {key: (number, age + 1) for key, (number, age) in self._waiting.items()}
         late = [key for key, (_, age) in self._waiting.items() if age >= ticks]
         return [self._waiting.pop(key)[0] for key in late]

@@ -72,6 +72,15 @@ class State:
         return self.node_id in self.membership.voters
 
     @property
+    def may_campaign(self) -> bool:
+        """Whether it may hold an election: voters may, and a voter whose removal is not known to be committed. It may
+        be the only one with the newest entries (thesis, 4.2.2). Its own vote does not count then."""
+        memberships = self.log.memberships
+        if self.is_voter or memberships.latest_index <= self.log.commit:
+            return self.is_voter
+        return self.node_id in memberships.at(memberships.latest_index - 1).voters
+
+    @property
     def other_voters(self) -> list[int]:
         return [voter for voter in self.membership.voters if voter != self.node_id]
 
