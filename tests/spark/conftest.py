@@ -170,7 +170,7 @@ class Stream:
         """Run once over what is there."""
         rows: list[tuple[Any, ...]] = []
         query = self.start(rows, available_now=True, **options)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(200)
         return rows
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]  # the first query of a session is slow on a busy machine
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

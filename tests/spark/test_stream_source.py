@@ -10,9 +10,9 @@ import pytest
 from headrace.spark.offsets import LostRecordsError, StreamOffsets
 from headrace.spark.options import parse
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]  # the first query of a session is slow on a busy machine
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 120.0
 
 
 def eventually(condition, what):
