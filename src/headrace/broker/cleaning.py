@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SLICE_SECONDS = 0.0005
-POLITE_SECONDS = 0.001  # between two slices while requests are answered
+POLITE = 3.0  # while requests are answered, a rest is so many times as long as the slice before
 LONG_SECONDS = 0.05  # a shorter rest is not broken off
 FULL_SECONDS = 1.0  # until a full disk is tried again
 
@@ -169,7 +169,9 @@ class Cleaning:
         log = partition.log
         begun = self._clock.monotonic()
         while not work.finished:
+            started = self._clock.monotonic()
             swap = await self._workers.run(partial(work.step, self._slice()))
+            took = self._clock.monotonic() - started
             if log.failed is not None or (swap is not None and not install(log, swap, self._clock.now_ms())):
                 if swap is not None:
                     await self._workers.run(partial(_quietly, swap.discard))
@@ -178,19 +180,22 @@ class Cleaning:
                 await self._swap(partition, swap)
             done_bytes = work.bytes_read + work.bytes_written
             ahead = done_bytes / self._settings.cleaner_bytes_per_second - (self._clock.monotonic() - begun)
-            await self._give_way(ahead)
+            await self._give_way(ahead, took)
             if self._stop.is_set():
                 return False
         finish(log, work.first_dirty_offset, work.gone)
         await self._flush(partition)
         return log.failed is None
 
-    async def _give_way(self, seconds: float) -> None:
-        """Rest for the sake of the rate limit, and of clients if there are any at work."""
+    async def _give_way(self, seconds: float, took: float) -> None:
+        """Rest for the sake of the rate limit, and of clients if there are any at work.
+
+        A slice that took long met a busy machine: the rest is long, too.
+        """
         answered = sum(sum(histogram.counts) for histogram in self._requests.values())
         if answered != self._answered:
             self._answered = answered
-            seconds = max(seconds, POLITE_SECONDS)
+            seconds = max(seconds, min(took * POLITE, LONG_SECONDS))
         if seconds > LONG_SECONDS:
             await self._rest(seconds)
         elif seconds > 0:
