@@ -7,7 +7,7 @@ READY  := $(VENV)/.headrace-ready
 unexport PYTHONDONTWRITEBYTECODE
 export UV_LINK_MODE ?= copy
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format docs bench run lock clean
+.PHONY: help demo test slow check format docs bench run lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -30,6 +30,10 @@ run: $(READY)  ## serve on 127.0.0.1:9092
 
 test: $(READY)  ## run the whole test suite
 	$(BIN)/python -m pytest -q
+
+slow: $(READY)  ## run the long campaigns: storms, histories of kills
+	$(BIN)/python -m pytest -q -m slow --timeout 3600
+	$(BIN)/python -m headrace.testing.exactly_once
 
 check: $(READY)  ## lint, format, types, layers, sizes, names
 	$(BIN)/ruff check .

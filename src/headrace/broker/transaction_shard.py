@@ -78,6 +78,7 @@ class TransactionShard:
         self._ending: dict[str, asyncio.Task[None]] = {}  # transactional id -> who writes its markers
         self._compact_at_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # uvloop's handle of a moment that has passed does not know it
         self._loading: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._stopped = False
@@ -311,10 +312,10 @@ class TransactionShard:
             return
         due = due_ms / 1000
         if self._timer is not None:
-            if self._timer.when() <= due:
+            if self._timer_at <= due:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._tick)
+        self._timer, self._timer_at = self._loop.call_at(due, self._tick), due
 
     def _tick(self) -> None:
         self._timer = None
