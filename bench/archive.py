@@ -2,7 +2,8 @@
 
 The broker is a process of its own. The rate is raw bytes of keys and values, from the first fetch to the last commit;
 a first run over another topic has warmed up Spark and the compiled decoder. "Per core" divides by the cores that were
-there, not by those that were busy.
+there. On a machine that others use too, look at bytes per second of CPU time instead: of one task alone (fetch, decode,
+Parquet), and of everything together (broker, JVM, workers, driver).
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
+import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.spark.fetch import Fetcher, Task
 from headrace.spark.lake import Archive, Table, verify
+from headrace.spark.lake.place import Place
+from headrace.spark.lake.rows import RECORD, write_range
+from headrace.spark.offsets import BatchOffsets
+from headrace.spark.options import parse
 from headrace.spark.session import spark_session
 
+FETCH = "kafka.max.partition.fetch.bytes"
 SCHEMA = "id long, customer string, amount double, city string"
 
 
@@ -45,7 +54,7 @@ def fill(bootstrap: str, topic: str, records: int, size: int, partitions: int, c
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
     settings = {"linger.ms": 50, "batch.size": 1 << 19, "queue.buffering.max.messages": 500_000}
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, **settings})
-    pool = [value(number, size) for number in range(2000)]
+    pool = [value(number, size) for number in range(50_000)]
     total = 0
     for number in range(records):
         key, content = b"%d" % (number % 10_000), pool[number % len(pool)]
@@ -59,6 +68,32 @@ def fill(bootstrap: str, topic: str, records: int, size: int, partitions: int, c
         producer.poll(0)
     producer.flush()
     return total
+
+
+def cpu_seconds(roots: list[int]) -> float:
+    """CPU time of processes and all that they have started."""
+    total = 0.0
+    for root in roots:
+        try:
+            for process in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
+                times = process.cpu_times()
+                total += times.user + times.system
+        except psutil.NoSuchProcess:
+            continue
+    return total
+
+
+def one_task(bootstrap: str, topic: str, home: Path, typed: bool) -> float:
+    """CPU seconds of reading and writing one partition, in this process."""
+    options = parse({"kafka.bootstrap.servers": bootstrap, "subscribe": topic, FETCH: str(4 << 20)}, "batch")
+    offsets = BatchOffsets(options)
+    each = offsets.ranges()[0]
+    task = Task(*each, *offsets.known_partitions()[each.topic, each.partition])
+    data = pa.struct([("id", pa.int64()), ("customer", pa.string()), ("amount", pa.float64()), ("city", pa.string())])
+    began = time.process_time()
+    batches = Fetcher(task, RECORD, options).batches()
+    write_range(Place.of(home / "task"), batches, tuple(each), RECORD, data if typed else None)
+    return time.process_time() - began
 
 
 def main() -> None:
@@ -81,18 +116,21 @@ def main() -> None:
         for topic, records in (("warm", min(given.records, 20_000)), ("full", given.records)):
             size = fill(bootstrap, topic, records, given.size, given.partitions, given.codec)
             options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
-            options["kafka.max.partition.fetch.bytes"] = str(4 << 20)
+            options[FETCH] = str(4 << 20)
             data = SCHEMA if given.typed else None
             times: list[float] = []
             archive = Archive(
                 options, str(home / topic), str(home / f"{topic}-checkpoint"), data, topic,
                 lambda _, times=times: times.append(time.monotonic()),
             )  # fmt: skip
+            alone = one_task(bootstrap, topic, home, given.typed)
             busy = os.getloadavg()[0]
+            spent = cpu_seconds([os.getpid(), broker.pid])
             began = time.monotonic()
             query = archive.start(spark, once=True)
             query.awaitTermination()
             whole = time.monotonic() - began
+            spent = cpu_seconds([os.getpid(), broker.pid]) - spent
             batch = json.loads(query.lastProgress.json)["durationMs"]["triggerExecution"] / 1000
         view = Table(home / "full").describe()
         assert view.rows == given.records and verify(str(home / "full"), bootstrap=bootstrap).holds
@@ -105,6 +143,8 @@ def main() -> None:
                     "with_query_start_s": round(whole, 2),
                     "mb_per_s": round(size / 1e6 / batch, 1),
                     "mb_per_s_per_core": round(size / 1e6 / batch / cores, 1),
+                    "task_mb_per_cpu_s": round(size / 1e6 / given.partitions / alone, 1),
+                    "all_mb_per_cpu_s": round(size / 1e6 / spent, 1),
                     "rows_per_s": round(given.records / batch),
                     "table_mb": round(view.size_bytes / 1e6, 1),
                     "load_before": round(busy, 1),
