@@ -18,7 +18,7 @@ from headrace.testing.proxy import IDEMPOTENT, Faults, Proxy
 pytestmark = pytest.mark.process
 
 API_VERSIONS, PRODUCE, INIT_PRODUCER_ID = 18, 0, 22
-BAD = Faults(lose_answer=0.03, delay_answer=0.05, lose_request=0.02, repeat=0.1, late=0.03, longest_delay_s=0.05)
+BAD = Faults(lose_answer=0.03, delay_answer=0.05, lose_request=0.02, repeat=0.2, late=0.03, longest_delay_s=0.05)
 BRISK = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 50,

@@ -92,9 +92,11 @@ class Proxy:
     async def _stop(self) -> None:
         assert self._server is not None
         self._server.close()
-        for task in list(self._extra):
-            task.cancel()
-        await asyncio.gather(*self._extra, return_exceptions=True)
+        await asyncio.sleep(0)  # for connections that were accepted, and have not begun
+        while self._extra:
+            for task in self._extra:
+                task.cancel()
+            await asyncio.gather(*self._extra, return_exceptions=True)
 
     # -- connections ---------------------------------------------------------------------------------------------
 
