@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections import Counter
@@ -20,6 +21,7 @@ def main() -> int:
     parser.add_argument("--proxy", action="store_true", help="lose, delay and double requests and answers as well")
     options = parser.parse_args()
     seeds = range(options.first, options.first + options.histories) if options.seed is None else [options.seed]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no process of a history outlives us
     begun, failed, total = time.monotonic(), [], Counter[str]()
     for seed in seeds:
         try:
