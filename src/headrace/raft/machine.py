@@ -5,6 +5,8 @@ Rules:
   once; what that asks of the world comes out of `ready`, and the rules of `ready.py` say in which order to do it.
 - A higher term makes anybody a follower of that term; a lower one is told so, or dropped. The exceptions are PreVote,
   which speaks of a term that has not begun, and votes that would disturb a leader that is alive.
+- A save that fails is never followed by `advance`: the driver throws the machine away, and may make a new one from what
+  is saved. A `CorruptionError` out of `step` means that this disk has lost what it had acknowledged: stop it.
 - Pure: chance comes in with `dice`, time with `tick`. Nothing here waits, logs, or knows a file or a socket.
 
 A driver is this loop, with saves in a queue of their own:
