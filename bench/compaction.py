@@ -108,7 +108,7 @@ def latency(flush: str, dirty_bytes: int, rounds: int) -> tuple[list[float], lis
     quiet: list[float] = []
     busy: list[float] = []
     seconds = 0.0
-    request = raw.produce_request("plain", batch.build([(None, b"x" * 100)] * 10, timestamp_ms=1_700_000_000_000))
+    request = raw.produce_request("plain", batch.build([(None, b"x" * 100)] * 10, timestamp_ms=raw.TIMESTAMP_MS))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory:
         flags = ("--storage-flush", flush, "--storage-cleaner-interval-ms", "50", "--log-level", "warning")
         with BrokerProcess(Path(directory) / "data", *flags) as broker, Peer(broker.bootstrap_servers) as peer:

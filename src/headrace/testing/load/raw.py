@@ -9,6 +9,7 @@ from __future__ import annotations
 import selectors
 import socket
 import struct
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,7 @@ from headrace.wire import batch
 PRODUCE, FETCH, LIST_OFFSETS, CREATE_TOPICS = 0, 1, 2, 19
 PRODUCE_VERSION, FETCH_VERSION = 9, 12
 READ_BYTES = 1 << 18
-TIMESTAMP_MS = 1_700_000_000_000
+TIMESTAMP_MS = int(time.time() * 1000)  # of now: retention would remove older records under the readers
 
 
 def values(count: int, value_bytes: int) -> list[tuple[None, bytes]]:
