@@ -7,7 +7,7 @@ READY  := $(VENV)/.headrace-ready
 unexport PYTHONDONTWRITEBYTECODE
 export UV_LINK_MODE ?= copy
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow check format docs bench run lock clean
+.PHONY: help demo test spark slow check format docs bench run lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -28,8 +28,11 @@ demo: $(READY)  ## start a broker, run a small stream of orders through it, show
 run: $(READY)  ## serve on 127.0.0.1:9092
 	@$(BIN)/headrace serve
 
-test: $(READY)  ## run the whole test suite
-	$(BIN)/python -m pytest -q
+test: $(READY)  ## run the test suite, but for Spark's part
+	$(BIN)/python -m pytest -q --ignore=tests/spark
+
+spark: $(READY)  ## run the tests of the Spark source, sink and pipelines (they need Java 17 or newer)
+	$(BIN)/python -m pytest -q tests/spark
 
 slow: $(READY)  ## run the long campaigns: storms, histories of kills
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
