@@ -70,7 +70,9 @@ def run(folder: Folder = HERE, once: Once = False, master: Master = "") -> None:
 def run_folder(folder: Path, pipeline: Pipeline, *, once: bool, master: str) -> None:
     """Run, with a line on stderr whenever something was done."""
     from headrace.spark.pipeline.runner import Runner
+    from headrace.spark.pipeline.state import State
 
+    State(_home(folder)).check_free()
     spark = _session(pipeline, folder, master)
     runner = Runner(pipeline, _home(folder), spark, once=once, say=output.note)
 

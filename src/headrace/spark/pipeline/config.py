@@ -160,7 +160,7 @@ class Pipeline(Part, frozen=True, kw_only=True):
     sinks: list[Sink]
     checkpoint: str = "checkpoint"
     trigger: Trigger = Trigger()
-    restarts: int = 3
+    restarts: int = 6
     spark: SparkSettings = SparkSettings()
 
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 LOOK_SECONDS: Final = 0.25
-PAUSE_SECONDS: Final = 2.0
+PAUSE_SECONDS: Final = 2.0  # before the first restart; twice as long before every further one
+LONGEST_PAUSE_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 60.0
 # Errors of ours (or of Spark's analysis) that the next attempt would meet again.
 _LASTING: Final = re.compile(
@@ -208,8 +209,11 @@ class Runner:
         if _LASTING.search(message) or count > self._pipeline.restarts:
             raise PipelineError(f"{name}: {reason}")
         self._say(f"{name}: {reason}; starting it again ({count} of {self._pipeline.restarts})")
-        time.sleep(PAUSE_SECONDS)
-        self._start(name)
+        until = time.monotonic() + min(PAUSE_SECONDS * 2 ** (count - 1), LONGEST_PAUSE_SECONDS)
+        while time.monotonic() < until and not self._wants_stop():
+            time.sleep(LOOK_SECONDS)
+        if not self._wants_stop():
+            self._start(name)
 
     def _wants_stop(self) -> bool:
         return self.stop_asked or self._state.should_stop()

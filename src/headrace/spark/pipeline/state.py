@@ -47,13 +47,21 @@ class State:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                found = self.read()
-                raise RunningError(
-                    f"this pipeline runs already (process {found.get('pid', '?')} on {found.get('host', '?')}); "
-                    "stop it with: headrace pipeline stop"
-                ) from None
+                raise self._taken() from None
             self._stop_file.unlink(missing_ok=True)
             yield
+
+    def check_free(self) -> None:
+        """Raises RunningError if someone runs this pipeline; cheap, to be asked before Spark is started."""
+        if self.is_held():
+            raise self._taken()
+
+    def _taken(self) -> RunningError:
+        found = self.read()
+        return RunningError(
+            f"this pipeline runs already (process {found.get('pid', '?')} on {found.get('host', '?')}); "
+            "stop it with: headrace pipeline stop"
+        )
 
     def is_held(self) -> bool:
         try:
