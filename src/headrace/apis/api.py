@@ -27,7 +27,7 @@ Answer = Mapping[str, Any]
 REQUEST_BYTES = 2 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Encoded:
     """An answer's body that is already bytes (Produce and Fetch are encoded by hand)."""
 

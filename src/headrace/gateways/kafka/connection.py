@@ -176,7 +176,8 @@ class Connection(asyncio.Protocol):
                 outcome = self._handle_named(api, header, context, request)
         except ApiError as error:
             outcome = self._excuse(api, context, request, error)
-        if outcome is None or isinstance(outcome, Encoded | dict):
+        kind = type(outcome)
+        if kind is Encoded or kind is dict or outcome is None:
             parts = self._encode(api, header, outcome)
             if self._slots:
                 slot = Slot()
@@ -185,10 +186,21 @@ class Connection(asyncio.Protocol):
             else:
                 self._out.extend(parts)
             self._measure(api, begun)
-            return
+        else:
+            self._keep_place(asyncio.ensure_future(outcome), api, header, context, request, begun)
+
+    def _keep_place(
+        self,
+        future: asyncio.Future[Outcome],
+        api: Api,
+        header: RequestHeader,
+        context: Context,
+        request: Any,
+        begun: float,
+    ) -> None:
+        """The answer comes later; those of later requests wait behind it."""
         slot = Slot()
         self._slots.append(slot)
-        future: asyncio.Future[Outcome] = asyncio.ensure_future(outcome)
         self._tasks[future] = None
         future.add_done_callback(lambda done: self._finished(done, slot, api, header, context, request, begun))
 
