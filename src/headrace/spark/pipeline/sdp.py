@@ -24,24 +24,28 @@ from headrace.spark.pipeline.config import (
 )
 from headrace.spark.pipeline.frames import place
 
-_FLOW: Final = '''"""Made by `headrace pipeline export-sdp` from {name}; `spark` is put here by Spark."""
+_FLOW: Final = '''"""Made by `headrace pipeline export-sdp` from {name}."""
 
 from pathlib import Path
 
 from pyspark import pipelines as dp
+from pyspark.sql import SparkSession
 
 from headrace.spark.pipeline.sdp import view
 
 HOME = Path({home!r})
+spark = SparkSession.active()
 '''
 _SINK: Final = """
 
 dp.create_sink({name!r}, {kind!r}, {options!r})
+# Made here, as Spark allows no look at columns inside of the function.
+{function}_rows = view(spark, HOME, {view!r}, {query!r})
 
 
 @dp.append_flow(target={name!r}, name={flow!r})
 def {function}():
-    return view(spark, HOME, {view!r}, {query!r})  # noqa: F821
+    return {function}_rows
 """
 
 
