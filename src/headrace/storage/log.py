@@ -288,6 +288,8 @@ class Log:
     def end_sync(self, sync: Sync) -> None:
         """The sync succeeded: move `flushed_offset`."""
         self._backlog.end(sync, self._shelf)
+        if sync.chores_done:  # not sooner: without the start offset, aborted records would come back as good ones
+            self.producers.transactions.aborted.forget_before(sync.stored_start_offset)
         if sync.end_offset >= self.flushed_offset:
             self.flushed_offset = sync.end_offset
             self._shelf.mark_flushed(sync.end_offset, sync.place)
@@ -382,7 +384,6 @@ class Log:
         if dropped and not any(offset >= first_offset for offset in self._snapshots.offsets):
             self._take_snapshot()  # what the producers sent before can be replayed no more
         self.start_offset = max(self.start_offset, first_offset)
-        self.producers.transactions.aborted.forget_before(self.start_offset)
         # Stored before the files go: should some of them come back, recovery knows that they are nothing to it.
         self._store_start_offset()
         if first_offset in self._snapshots.offsets:

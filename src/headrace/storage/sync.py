@@ -119,6 +119,14 @@ class Sync:
         except StorageError:
             pass  # no space, no descriptors: that passes
 
+    @property
+    def stored_start_offset(self) -> int:
+        """The start offset among the chores; 0 if there is none."""
+        for path, content in self.chores.stores.items():
+            if path.endswith("/start-offset"):
+                return decode_offset(content) or 0
+        return 0
+
     def _run_chores(self) -> None:
         for chore in self._in_order():
             if self._shelf.closed:
