@@ -58,17 +58,39 @@ def query(config: dict[str, Any]) -> None:
     )
     if config["delivery"] == "exactly_once_partitioned":
         frame = frame.repartition(3, "key")  # repeats itself, in another order
+    if "slow" in config:
+        frame = frame.mapInArrow(SlowFirst(config["slow"]), "key binary, value binary")
     running = (
         frame.writeStream.format("headrace")
         .option("kafka.bootstrap.servers", config["bootstrap"])
         .option("topic", config["target"])
         .option("delivery", config["delivery"])
-        .option("stageAboveBytes", config.get("stage_above_bytes", 4096))
+        .options(**({"stageAboveBytes": "4096"} if config["delivery"] == "exactly_once" else {}))
         .option("checkpointLocation", config["checkpoint"])
         .trigger(availableNow=True)
         .start()
     )
     running.awaitTermination()
+
+
+class SlowFirst:
+    """The first attempt at partition 0 of the first batch dawdles, for speculation. Every attempt leaves a file."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def __call__(self, batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        if batch_id == "0" and context.partitionId() == 0:
+            Path(self._folder, str(context.attemptNumber())).touch()
+            if context.attemptNumber() == 0:
+                yield from batches
+                time.sleep(20)
+        yield from batches
 
 
 SPARK = {
@@ -105,6 +127,9 @@ class Driver:
     def workers(self) -> list[psutil.Process]:
         return [process for process in self._session() if _is_worker(process)]
 
+    def executors(self) -> list[psutil.Process]:
+        return [process for process in self._session() if "CoarseGrainedExecutorBackend" in " ".join(_words(process))]
+
     def _session(self) -> list[psutil.Process]:
         """By session, for what a dead parent left has another one."""
         return [process for process in psutil.process_iter() if _session_of(process.pid) == self.process.pid]
@@ -118,10 +143,14 @@ def _session_of(pid: int) -> int:
 
 
 def _is_worker(process: psutil.Process) -> bool:
+    return any(word.startswith("pyspark.") for word in _words(process))
+
+
+def _words(process: psutil.Process) -> list[str]:
     try:
-        return any(word.startswith("pyspark.") for word in process.cmdline())
+        return process.cmdline()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False
+        return []
 
 
 # ------------------------------------------------------------------------------------------ one run
@@ -138,6 +167,7 @@ class Run:
     per_batch: int = 500
     kills: tuple[str, ...] = KINDS
     master: str = "local[2,4]"
+    more: dict[str, Any] = field(default_factory=dict)  # for `query`
     done: list[str] = field(default_factory=list)  # kills, as they came
     starts: int = 0
 
@@ -169,6 +199,7 @@ class Run:
             "delivery": self.delivery,
             "per_batch": self.per_batch,
             "master": self.master,
+            **self.more,
         }
         left = list(self.kills)
         rng.shuffle(left)
@@ -203,8 +234,8 @@ class Run:
             time.sleep(rng.random())
             broker.start()
         else:
-            workers = driver.workers()
-            for process in rng.sample(workers, min(2, len(workers))):
+            found = driver.executors() if kind == "executor" else driver.workers()
+            for process in rng.sample(found, min(1 if kind == "executor" else 2, len(found))):
                 try:
                     process.kill()
                 except psutil.NoSuchProcess:
@@ -212,6 +243,7 @@ class Run:
 
     def _start(self, config: dict[str, Any]) -> Driver:
         self.starts += 1
+        assert self.starts <= 2 + len(self.done), f"the query fails although nothing was killed\n{self.tail()}"
         return Driver(config, self.folder / "driver.log")
 
     def tail(self) -> str:

@@ -45,7 +45,7 @@ class Copy:
             .select("key", "value")
         )
 
-    def run(self, *, per_batch: int = 500, change: Any = None, trigger: Any = None) -> Any:
+    def run(self, *, per_batch: int = 1000, change: Any = None, trigger: Any = None) -> Any:
         frame = self.frame(per_batch)
         writer = (
             (frame if change is None else change(frame))
@@ -169,7 +169,7 @@ def test_a_replay_that_differs_fails_loudly(copy: Any, kafka: Any) -> None:
 
 def test_a_checkpoint_that_is_older_than_the_topic_is_refused(copy: Any, kafka: Any) -> None:
     job = copy()
-    job.run()
+    job.run(per_batch=500)
     for folder in ("commits", "offsets"):
         for path in (job.checkpoint / folder).iterdir():
             if path.name.strip(".").split(".")[0] not in ("0", "1"):
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_is_older_than_the_topic_is_refused(copy: Any, kafka: 
     (job.checkpoint / "commits" / "1").unlink()
     (job.checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
     with pytest.raises(Exception, match="the checkpoint is an older copy"):
-        job.run()
+        job.run(per_batch=500)
 
 
 def test_large_parts_wait_under_the_checkpoint_and_are_cleaned_up(copy: Any, kafka: Any) -> None:
