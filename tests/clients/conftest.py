@@ -18,8 +18,8 @@ COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies
 
 @pytest.fixture(scope="session")
 def headrace_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """The plugin's fixture, in a process of its own."""
-    flags = ("--log-level", "warning", "--group-consumer-heartbeat-interval-ms", "500")
+    """The plugin's fixture, in a process of its own. It keeps records of any age: tests like fixed times."""
+    flags = ("--log-level", "warning", "--group-consumer-heartbeat-interval-ms", "500", "--storage-retention-ms", "-1")
     with BrokerProcess(tmp_path_factory.mktemp("clients") / "data", *flags) as broker:
         yield broker
         assert "Traceback" not in broker.log_tail(1000), broker.log_tail(60)

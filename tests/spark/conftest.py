@@ -48,7 +48,7 @@ def spark() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
-    with Broker() as running:
+    with Broker(storage_retention_ms=-1) as running:  # tests like fixed times
         yield running
 
 

@@ -51,10 +51,10 @@ class Headrace:
 
 @pytest.fixture(scope="session")
 def headrace_broker() -> Iterator[Broker]:
-    """The session's broker: in memory, on a free port."""
+    """The session's broker: in memory, on a free port. It keeps records of any age: tests like fixed times."""
     from headrace.embedded import Broker
 
-    with Broker() as broker:
+    with Broker(storage_retention_ms=-1) as broker:
         yield broker
 
 
