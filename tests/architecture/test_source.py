@@ -26,7 +26,7 @@ LAYERS = {
     "txn": {"core"},
     "raft": {"core"},
     "storage": {"core", "wire.batch"},
-    "broker": {"core", "wire", "group", "txn", "storage"},
+    "broker": {"core", "wire", "group", "txn", "storage", "raft", "swim", "ring", "isr"},
     "apis": {"core", "wire", "broker", "group", "txn", "storage"},
     "gateways": {"core", "wire", "broker", "apis"},
     "runtime": {"core"},
@@ -48,7 +48,9 @@ FILE_LINES = 500
 FUNCTION_LINES = 60
 SEAM_METHODS = 10
 
-ALLOWED_IMPORTS: dict[str, str] = {}  # "path imports name" -> why
+ALLOWED_IMPORTS: dict[str, str] = {  # "path imports name" -> why
+    "core/ports.py imports asyncio": "the names of a protocol and a transport, for types only",
+}
 ALLOWED_LONG_FILES: dict[str, str] = {}  # path -> why
 ALLOWED_LONG_FUNCTIONS: dict[str, str] = {}  # "path function" -> why
 

@@ -42,6 +42,7 @@ class Context:
     version: int
     client_id: str
     client_host: str
+    peer: int | None = None  # the node on the other side, if it has proved that it belongs to the cluster
 
 
 Outcome = Answer | Encoded | None  # None: no answer is sent (Produce with acks=0)
@@ -59,4 +60,6 @@ class Api:
     decode: Callable[[int, bytes, int], Any] | None = None  # (version, frame, offset); kio unless given
     hot: bool = False  # its log lines do not name the request: that costs more than it is worth here
     advertise_from: int | None = None  # a lower minimum to advertise only (Produce, for old librdkafka)
+    for_peers: bool = False  # other nodes only; not advertised
+    for_controller: bool = False  # handed on to the controller, as it is, by a node that is not the controller
     max_request_bytes: int = REQUEST_BYTES  # larger ones close the connection: decoding must not hold up the loop

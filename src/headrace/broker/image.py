@@ -20,12 +20,26 @@ import msgspec
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, tag="broker", array_like=True):
-    """A node and the address that clients reach it by."""
+    """A node and the address that clients and other nodes reach it by.
+
+    `epoch` counts its registrations: one per start. A fenced node leads nothing and is in no in-sync set that could do
+    without it; clients do not see it. A draining node gets no new replicas and gives its leaderships away.
+    """
 
     node_id: int
     host: str
     port: int
     rack: str | None = None
+    epoch: int = 0
+    directory_id: str = ""
+    fenced: bool = False
+    draining: bool = False
+
+
+class RemoveBrokerRecord(msgspec.Struct, frozen=True, tag="remove-broker", array_like=True):
+    """The node has left for good."""
+
+    node_id: int
 
 
 class TopicRecord(msgspec.Struct, frozen=True, tag="topic", array_like=True):
@@ -34,6 +48,11 @@ class TopicRecord(msgspec.Struct, frozen=True, tag="topic", array_like=True):
 
 
 class PartitionRecord(msgspec.Struct, frozen=True, tag="partition", array_like=True):
+    """`leader` is -1 if there is none. Each new leader has a higher `leader_epoch`, each change a `partition_epoch`.
+
+    `adding` and `removing` are replicas of a reassignment under way; those that are added are in `replicas` already.
+    """
+
     topic: str
     index: int
     replicas: tuple[int, ...]
@@ -41,6 +60,8 @@ class PartitionRecord(msgspec.Struct, frozen=True, tag="partition", array_like=T
     leader: int
     leader_epoch: int
     partition_epoch: int = 0
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 class RemoveTopicRecord(msgspec.Struct, frozen=True, tag="remove-topic", array_like=True):
@@ -62,7 +83,15 @@ class ProducerIdsRecord(msgspec.Struct, frozen=True, tag="producer-ids", array_l
     next_id: int
 
 
-MetadataRecord = BrokerRecord | TopicRecord | PartitionRecord | RemoveTopicRecord | ConfigRecord | ProducerIdsRecord
+MetadataRecord = (
+    BrokerRecord
+    | RemoveBrokerRecord
+    | TopicRecord
+    | PartitionRecord
+    | RemoveTopicRecord
+    | ConfigRecord
+    | ProducerIdsRecord
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +165,8 @@ def apply(image: Image, records: Iterable[MetadataRecord]) -> Image:
                 draft(record.topic).put(record)
             case BrokerRecord():
                 brokers[record.node_id] = record
+            case RemoveBrokerRecord():
+                brokers.pop(record.node_id, None)
             case TopicRecord():
                 assert record.name not in topics, f"topic {record.name} is created twice"
                 topics[record.name] = TopicImage(record.name, record.topic_id)

@@ -10,9 +10,13 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
+Address = tuple[str, int]  # host and port
 Buffer = bytes | bytearray | memoryview
 
 
@@ -97,3 +101,49 @@ class Files(Protocol):
 
     def lock(self) -> Held | None:
         """Claim the tree for this process; None if somebody else holds it."""
+
+
+class Listening(Protocol):
+    """A port that was taken. Nobody is answered before `start`."""
+
+    @property
+    def port(self) -> int: ...
+
+    async def start(self) -> None: ...
+
+    def close(self) -> None:
+        """Take no more connections; those that are there go on."""
+
+    async def wait_closed(self) -> None: ...
+
+
+class Datagrams(Protocol):
+    """A port for packets that may be lost, doubled or late."""
+
+    def send(self, packet: bytes, to: Address) -> None:
+        """Send, or lose. Never raises for what the network does."""
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    """Sockets. Everything that leaves is bound to the node's own address, so that a node can be cut off by it."""
+
+    async def listen(self, host: str, port: int, new_protocol: Callable[[], asyncio.Protocol]) -> Listening:
+        """Take a port (0: a free one). Raises OSError."""
+
+    async def connect(self, address: Address, new_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        """A stream to another node; its protocol has been told of it. Raises OSError."""
+
+    async def datagrams(self, host: str, port: int, receive: Callable[[bytes, Address], None]) -> Datagrams:
+        """Take a datagram port. Raises OSError."""
+
+
+class Links(Protocol):
+    """Requests to other nodes: Kafka frames, without the length, over authenticated connections.
+
+    Requests of one lane are answered in their order; lanes do not wait for each other.
+    """
+
+    async def call(self, node_id: int, frame: bytes, *, lane: str, timeout_s: float) -> bytes:
+        """The answer's frame, of the same correlation id. Raises LinkError: what became of the request is not known."""

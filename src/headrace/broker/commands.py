@@ -1,0 +1,188 @@
+"""What nodes ask of the controller: the leader of the metadata quorum, wherever it is.
+
+Rules:
+- A command is put through `Quorum.ask`, on any node; it is decided on the leader against the newest image and answered
+  when the decision is committed. A command may be repeated: deciding it twice changes nothing more.
+- `epoch` is the epoch of the asking node's registration: one that was replaced by a later start is refused.
+- Structs are arrays; new fields go to the end and have defaults, so that nodes of two releases understand each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+
+
+class Join(msgspec.Struct, frozen=True, tag="join", array_like=True):
+    """A new node wants to belong to the quorum; at first without a vote. Answered by `Joined`."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: str
+
+
+class Joined(msgspec.Struct, frozen=True, tag="joined", array_like=True):
+    """`nodes`: everybody's address by id; `leader`: who answered."""
+
+    cluster_id: str
+    leader: int
+    nodes: dict[int, tuple[str, int]]
+
+
+class Register(msgspec.Struct, frozen=True, tag="register", array_like=True):
+    """A node has started. `clean`: it lost nothing when it ended. Answered by `Registered`."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    directory_id: str
+    clean: bool
+
+
+class Registered(msgspec.Struct, frozen=True, tag="registered", array_like=True):
+    """`index`: of the metadata entry that holds it. A node may lead when it has applied that."""
+
+    epoch: int
+    index: int
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat", array_like=True):
+    """A node lives. `leaving`: it would like to stop and gives its leaderships away. Answered by `Beaten`."""
+
+    node_id: int
+    epoch: int
+    applied: int
+    leaving: bool = False
+
+
+class Beaten(msgspec.Struct, frozen=True, tag="beaten", array_like=True):
+    fenced: bool
+    may_leave: bool
+
+
+class InSync(msgspec.Struct, frozen=True, array_like=True):
+    """One partition's leader wants another in-sync set."""
+
+    topic_id: UUID
+    index: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+
+
+class AlterInSync(msgspec.Struct, frozen=True, tag="alter-in-sync", array_like=True):
+    """Answered by `InSyncAltered`: an error code per change, in order; 0: it is committed."""
+
+    node_id: int
+    epoch: int
+    changes: tuple[InSync, ...]
+
+
+class InSyncAltered(msgspec.Struct, frozen=True, tag="in-sync-altered", array_like=True):
+    errors: tuple[int, ...]
+
+
+class TakeProducerIds(msgspec.Struct, frozen=True, tag="take-producer-ids", array_like=True):
+    """Answered by `ProducerIdsTaken`: `count` ids from `first` on are the asking node's."""
+
+    count: int
+
+
+class ProducerIdsTaken(msgspec.Struct, frozen=True, tag="producer-ids-taken", array_like=True):
+    first: int
+
+
+class EnsureTopic(msgspec.Struct, frozen=True, tag="ensure-topic", array_like=True):
+    """Have a topic made unless it is there. -1: the default. Answered by `Done`."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: dict[str, str] = {}
+
+
+class Drain(msgspec.Struct, frozen=True, tag="drain", array_like=True):
+    """A node shall give away its leaderships and get no replicas, or (`on` false) take its share again. `Done`."""
+
+    node_id: int
+    on: bool
+
+
+class Remove(msgspec.Struct, frozen=True, tag="remove", array_like=True):
+    """A node that holds no replicas any more leaves for good. Answered by `Done`."""
+
+    node_id: int
+
+
+class Rebalance(msgspec.Struct, frozen=True, tag="rebalance", array_like=True):
+    """Bring the replicas into balance by the ring, away from draining nodes. Answered by `Moves`."""
+
+    dry_run: bool = False
+
+
+class Moves(msgspec.Struct, frozen=True, tag="moves", array_like=True):
+    """(topic, partition, replicas before, replicas after)."""
+
+    moves: tuple[tuple[str, int, tuple[int, ...], tuple[int, ...]], ...]
+
+
+class Describe(msgspec.Struct, frozen=True, tag="describe", array_like=True):
+    """How the quorum and the nodes are. Answered by `Described`."""
+
+
+class NodeHealth(msgspec.Struct, frozen=True, array_like=True):
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+    state: str  # alive, fenced, draining
+    voter: bool
+    applied: int
+    seen_ms_ago: int  # -1: never
+    skew_ms: float | None = None
+
+
+class Described(msgspec.Struct, frozen=True, tag="described", array_like=True):
+    cluster_id: str
+    leader: int
+    term: int
+    commit: int
+    nodes: tuple[NodeHealth, ...]
+
+
+class Done(msgspec.Struct, frozen=True, tag="done", array_like=True):
+    pass
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused", array_like=True):
+    """`ask` raises it as an ApiError."""
+
+    code: int
+    message: str
+
+
+Command = Join | Register | Beat | AlterInSync | TakeProducerIds | EnsureTopic | Drain | Remove | Rebalance | Describe
+Answer = Joined | Registered | Beaten | InSyncAltered | ProducerIdsTaken | Moves | Described | Done | Refused
+
+
+class Quorum(Protocol):
+    """What the rest of a broker needs to know of the others who decide."""
+
+    @property
+    def leader(self) -> int | None:
+        """The node that decides, as far as is known here."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node decides, and its image holds everything that was decided before."""
+
+    async def ask(self, command: Command, *, timeout_s: float = 10.0) -> Answer:
+        """Put a command to the leader, wherever it is, and again if it moves. Raises ApiError."""
+
+
+Addresses = Mapping[int, tuple[str, int]]
