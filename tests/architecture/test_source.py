@@ -25,6 +25,8 @@ LAYERS = {
     "group": {"core"},
     "txn": {"core"},
     "raft": {"core"},
+    "ring": {"core"},
+    "isr": {"core"},
     "storage": {"core", "wire.batch"},
     "broker": {"core", "wire", "group", "txn", "storage", "raft", "swim", "ring", "isr"},
     "apis": {"core", "wire", "broker", "group", "txn", "storage"},
@@ -36,7 +38,7 @@ LAYERS = {
 # The composition root, the command line, the test tools and the generated pages may see everything.
 ABOVE_THE_LAYERS = {"__init__", "__main__", "app", "cli", "embedded", "reference", "settings", "testing"}
 
-MACHINES = {"group", "raft", "txn"}
+MACHINES = {"group", "isr", "raft", "ring", "txn"}
 OUTSIDE_WORLD = {"os", "socket", "time", "random", "threading", "subprocess", "signal", "select", "secrets"}
 MAY_TOUCH_THE_WORLD = {"runtime", "client", "cli", "testing", "spark"}
 MAY_AWAIT = {"broker", "apis", "gateways", "runtime", "client", "cli", "testing", "app", "embedded", "__init__"}

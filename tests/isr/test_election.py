@@ -1,0 +1,146 @@
+"""The controller's rules, one test each."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.isr.election import (
+    after_death,
+    after_return,
+    after_unclean_restart,
+    elect,
+    prefer,
+    preferred_due,
+)
+from headrace.isr.state import NO_LEADER, PartitionState
+
+REPLICAS = (1, 2, 3)
+ALL = {1, 2, 3}
+
+
+def state(isr: tuple[int, ...] = REPLICAS, leader: int = 1, leader_epoch: int = 5) -> PartitionState:
+    return PartitionState(REPLICAS, isr, leader, leader_epoch, 10)
+
+
+def changed(found: PartitionState | None) -> PartitionState:
+    assert found is not None
+    return found
+
+
+def test_a_leader_that_may_stay_stays() -> None:
+    assert elect(REPLICAS, (1, 2, 3), ALL, 2, unclean=False) == (2, (1, 2, 3))
+
+
+def test_the_first_replica_that_lives_and_is_in_sync_leads() -> None:
+    assert elect(REPLICAS, (2, 3), ALL, NO_LEADER, unclean=False) == (2, (2, 3))
+    assert elect(REPLICAS, (2, 3), {1, 3}, NO_LEADER, unclean=False) == (3, (2, 3))
+
+
+def test_nobody_outside_the_in_sync_set_is_elected() -> None:
+    assert elect(REPLICAS, (3,), {1, 2}, 3, unclean=False) is None
+
+
+def test_an_unclean_election_happens_only_when_no_member_lives_and_leaves_one_member() -> None:
+    assert elect(REPLICAS, (3,), {2, 3}, 1, unclean=True) == (3, (3,))
+    assert elect(REPLICAS, (3,), {2}, 3, unclean=True) == (2, (2,))
+    assert elect(REPLICAS, (3,), set(), 3, unclean=True) is None
+
+
+def test_the_preferred_leader_takes_over_only_if_it_is_in_sync_and_alive() -> None:
+    assert elect(REPLICAS, REPLICAS, ALL, 3, unclean=False, preferred=True) == (1, REPLICAS)
+    assert elect(REPLICAS, (2, 3), ALL, 3, unclean=False, preferred=True) == (3, (2, 3))
+    assert elect(REPLICAS, REPLICAS, {2, 3}, 3, unclean=False, preferred=True) == (3, REPLICAS)
+
+
+def test_the_death_of_a_leader_moves_leadership_and_raises_both_epochs() -> None:
+    assert after_death(state(), 1, ALL) == PartitionState(REPLICAS, (2, 3), 2, 6, 11)
+
+
+def test_the_death_of_a_follower_raises_only_the_partition_epoch() -> None:
+    assert after_death(state(), 3, ALL) == PartitionState(REPLICAS, (1, 2), 1, 5, 11)
+
+
+def test_the_death_of_a_replica_out_of_sync_changes_nothing() -> None:
+    assert after_death(state(isr=(1, 2)), 3, ALL) is None
+
+
+def test_the_last_in_sync_replica_stays_in_the_set_when_it_dies_and_leads_again_when_it_returns() -> None:
+    alone = state(isr=(1,))
+    dead = changed(after_death(alone, 1, {2, 3}))
+    assert dead == PartitionState(REPLICAS, (1,), NO_LEADER, 6, 11)
+    assert after_return(dead, {2, 3}) is None
+    assert after_return(dead, ALL) == PartitionState(REPLICAS, (1,), 1, 7, 12)
+
+
+def test_a_node_that_returns_takes_nobodys_leadership() -> None:
+    assert after_return(state(leader=2), ALL) is None
+
+
+def test_the_user_may_allow_an_unclean_election() -> None:
+    dead = changed(after_death(state(isr=(1,)), 1, {2, 3}, unclean=True))
+    assert (dead.leader, dead.isr) == (2, (2,))
+
+
+def test_a_follower_that_lost_bytes_leaves_the_in_sync_set() -> None:
+    assert after_unclean_restart(state(), 3) == PartitionState(REPLICAS, (1, 2), 1, 5, 11)
+
+
+def test_a_leader_that_lost_bytes_gives_up_its_leadership() -> None:
+    assert after_unclean_restart(state(), 1) == PartitionState(REPLICAS, (2, 3), 2, 6, 11)
+
+
+def test_a_leader_that_lost_bytes_does_not_lead_even_if_its_successors_are_away() -> None:
+    away = changed(after_unclean_restart(state(), 1, alive={1}))
+    assert (away.leader, away.isr) == (NO_LEADER, (2, 3))
+
+
+def test_the_last_member_that_lost_bytes_leads_in_a_new_epoch() -> None:
+    assert after_unclean_restart(state(isr=(1,)), 1) == PartitionState(REPLICAS, (1,), 1, 6, 11)
+
+
+def test_the_unclean_restart_of_a_replica_out_of_sync_changes_nothing() -> None:
+    assert after_unclean_restart(state(isr=(1, 2)), 3) is None
+
+
+@pytest.mark.parametrize(
+    ("leader", "isr", "alive", "due"),
+    [(1, REPLICAS, ALL, False), (2, REPLICAS, ALL, True), (2, (2, 3), ALL, False), (2, REPLICAS, {2, 3}, False)],
+)
+def test_a_preferred_election_is_due(leader: int, isr: tuple[int, ...], alive: set[int], due: bool) -> None:
+    partition = state(isr=isr, leader=leader)
+    assert preferred_due(partition, alive) is due
+    assert (prefer(partition, alive) is not None) is due
+
+
+def test_the_preferred_leader_begins_a_new_epoch() -> None:
+    assert prefer(state(leader=2), ALL) == PartitionState(REPLICAS, REPLICAS, 1, 6, 11)
+
+
+subsets = st.sets(st.sampled_from(REPLICAS))
+
+
+@given(
+    isr=subsets.filter(bool),
+    leader=st.sampled_from((NO_LEADER, *REPLICAS)),
+    alive=subsets,
+    node=st.sampled_from(REPLICAS),
+    rule=st.sampled_from(["death", "return", "unclean restart", "preferred"]),
+)
+def test_every_clean_rule_elects_from_the_old_in_sync_set_and_never_widens_it(
+    isr: set[int], leader: int, alive: set[int], node: int, rule: str
+) -> None:
+    before = state(tuple(sorted(isr)), leader if leader in isr else NO_LEADER)
+    after = {
+        "death": lambda: after_death(before, node, alive),
+        "return": lambda: after_return(before, alive),
+        "unclean restart": lambda: after_unclean_restart(before, node, alive),
+        "preferred": lambda: prefer(before, alive),
+    }[rule]()
+    if after is None:
+        return
+    assert set(after.isr) <= set(before.isr)
+    assert after.leader == NO_LEADER or after.leader in before.isr
+    assert after.partition_epoch == before.partition_epoch + 1
+    assert after.leader_epoch - before.leader_epoch >= (after.leader != before.leader)
