@@ -18,6 +18,7 @@ from headrace.broker.topics import NewTopic
 from headrace.gateways.kafka.connection import Connection
 from headrace.gateways.kafka.server import KafkaServer
 from headrace.runtime import loop
+from headrace.runtime.network import SocketNetwork
 from headrace.settings import load
 from headrace.wire import batch, messages
 from headrace.wire.frames import FrameSplitter
@@ -71,7 +72,7 @@ async def measure(directory: str) -> dict[str, float]:
     try:
         service = node.service
         await service.topics.create([NewTopic("parts", 1, 1)])
-        server = KafkaServer(settings.kafka, service)
+        server = KafkaServer(settings.kafka, service, SocketNetwork())
         connection, other = (Connection(server, service, 1 << 27) for _ in range(2))
         connection.connection_made(Nowhere())
         records = batch.build([(None, bytes(100))], timestamp_ms=int(time.time() * 1000))

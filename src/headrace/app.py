@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from uuid import uuid4
+from uuid import UUID
 
 from headrace.broker.admission import Admission
 from headrace.broker.cataloguing import Cataloguing
@@ -36,15 +36,17 @@ from headrace.gateways.kafka.server import KafkaServer
 from headrace.runtime import logs
 from headrace.runtime import loop as loops
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.dice import SystemDice
 from headrace.runtime.disk import DiskFiles
+from headrace.runtime.network import SocketNetwork
 from headrace.runtime.workers import ThreadWorkers
 from headrace.storage.catalog import PATH as CATALOG_PATH
 from headrace.storage.catalog import Catalog
-from headrace.storage.directory import Directory
+from headrace.storage.directory import Directory, random_id
 from headrace.storage.memory import MemoryFiles
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Clock, Files, Workers
+    from headrace.core.ports import Clock, Dice, Files, Network, Workers
     from headrace.gateways.http.server import HttpServer
     from headrace.settings import Settings
 
@@ -81,6 +83,8 @@ class Node:
         files: Files | None = None,
         clock: Clock | None = None,
         workers: Workers | None = None,
+        network: Network | None = None,
+        dice: Dice | None = None,
     ) -> None:
         """The ports are the machine's own unless others are given."""
         self._settings = settings
@@ -88,6 +92,8 @@ class Node:
         self._files = files
         self._clock = clock or SystemClock()
         self._workers = workers or self._own_workers()
+        self._network = network or SocketNetwork(settings.kafka.host)
+        self._dice = dice or SystemDice()
         self._counters = Counters()
         self._service: Service | None = None
         self.addresses = Addresses("", 0)
@@ -96,6 +102,9 @@ class Node:
         workers = ThreadWorkers()
         self._undo.callback(workers.close)
         return workers
+
+    def _new_id(self) -> UUID:
+        return UUID(bytes=self._dice.randbytes(16), version=4)
 
     @property
     def service(self) -> Service:
@@ -140,7 +149,7 @@ class Node:
         partitions.load(controller.image)
         controller.subscribe(partitions.changed, settled=partitions.settled)
 
-        topics = Topics(controller, configs, settings.broker, uuid4)
+        topics = Topics(controller, configs, settings.broker, self._new_id)
         offsets = InternalTopic(
             OFFSETS_TOPIC,
             settings.group.offsets_partitions,
@@ -149,7 +158,7 @@ class Node:
             partitions=partitions,
         )
         groups = GroupCoordinator(
-            settings.group, offsets, clock=self._clock, workers=self._workers, new_id=lambda: str(uuid4())
+            settings.group, offsets, clock=self._clock, workers=self._workers, new_id=lambda: str(self._new_id())
         )
         controller.subscribe(groups.changed)
         producer_ids = ProducerIds(controller)
@@ -202,7 +211,9 @@ class Node:
         if files is None:
             files = MemoryFiles() if storage.kind == "memory" else DiskFiles(storage.data_dir, read=storage.read)
         try:
-            directory = Directory.claim(files, node_id=self._settings.broker.node_id)
+            directory = Directory.claim(
+                files, node_id=self._settings.broker.node_id, new_id=lambda: random_id(self._dice.randbytes)
+            )
         except (ConfigError, StorageError) as error:
             raise type(error)(f"{storage.data_dir}: {error}") from error
         self._undo.callback(directory.release)
@@ -228,7 +239,7 @@ class Node:
     async def _open_doors(
         self, service: Service, housekeeping: Housekeeping, flusher: Flusher, cataloguing: Cataloguing | None
     ) -> None:
-        kafka = KafkaServer(self._settings.kafka, service)
+        kafka = KafkaServer(self._settings.kafka, service, self._network)
         self._undo.push_async_callback(kafka.stop)
         port = await kafka.bind()
         service.node = self._node_record(port)

@@ -28,6 +28,15 @@ class Clock(Protocol):
     def monotonic(self) -> float: ...
 
 
+class Dice(Protocol):
+    """Chance: ids, nonces, jitter. What a simulation seeds; outside it, the system's own generator, fit for secrets."""
+
+    def random(self) -> float:
+        """From 0 to 1, without 1."""
+
+    def randbytes(self, n: int, /) -> bytes: ...
+
+
 class Workers(Protocol):
     """Threads for blocking work (fsync, cold reads). The awaitable resolves on the loop."""
 

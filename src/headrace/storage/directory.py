@@ -29,10 +29,10 @@ FORMAT: Final = 1
 SIGNS_OF_LIFE: Final = ("topics", "metadata", "stray", "catalog.sqlite")  # only a broker leaves these
 
 
-def random_id() -> str:
+def random_id(random_bytes: Callable[[int], bytes] = lambda size: uuid.uuid4().bytes[:size]) -> str:
     """A new id in Kafka's form: 16 random bytes, URL-safe base64 without padding, no dash in front."""
     while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        text = base64.urlsafe_b64encode(random_bytes(16)).decode().rstrip("=")
         if not text.startswith("-"):
             return text
 

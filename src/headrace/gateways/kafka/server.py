@@ -17,6 +17,7 @@ from headrace.gateways.kafka.connection import Connection
 
 if TYPE_CHECKING:
     from headrace.broker.service import Service
+    from headrace.core.ports import Listening, Network
     from headrace.gateways.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -25,52 +26,51 @@ SWEEP_SECONDS = 5.0
 HALF_FRAME_SECONDS = 30.0
 UNREAD_ANSWER_SECONDS = 60.0
 COMPLAINTS_PER_SWEEP = 5
-BACKLOG = 1024
 
 
 class KafkaServer:
     """See the module."""
 
-    def __init__(self, settings: KafkaSettings, service: Service) -> None:
+    def __init__(self, settings: KafkaSettings, service: Service, network: Network) -> None:
         self._settings = settings
         self._service = service
+        self._network = network
         self._connections: dict[Connection, None] = {}
         self._by_host: dict[str, int] = {}
-        self._server: asyncio.Server | None = None
+        self._listening: Listening | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._complaints = 0
 
     async def bind(self) -> int:
         """Take the port, without answering yet; returns its number."""
-        loop = asyncio.get_running_loop()
         host, port = self._settings.host, self._settings.port
         try:
-            self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG, start_serving=False)
+            self._listening = await self._network.listen(host, port, self._connection)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from error
-        return int(self._server.sockets[0].getsockname()[1])
+        return self._listening.port
 
     async def start(self) -> None:
         """Answer from now on."""
-        assert self._server is not None
-        await self._server.start_serving()
+        assert self._listening is not None
+        await self._listening.start()
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     def refuse_new(self) -> None:
         """Take no more connections; those that are there go on."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._listening is not None:
+            self._listening.close()
 
     async def stop(self) -> None:
         """Stop listening and close every connection."""
         self.refuse_new()
         for connection in tuple(self._connections):
             connection.close()
-        if self._server is not None:
-            await self._server.wait_closed()
+        if self._listening is not None:
+            await self._listening.wait_closed()
 
     def _connection(self) -> Connection:
         return Connection(self, self._service, self._settings.max_request_bytes)

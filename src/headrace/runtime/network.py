@@ -1,0 +1,94 @@
+"""Real sockets.
+
+Rules:
+- What leaves is bound to the node's own address, unless the node listens everywhere: so a node can be cut off by it.
+- A datagram that the system does not take at once is lost, as the network may lose it too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, cast
+
+from headrace.core.ports import Address
+
+BACKLOG: Final = 1024
+WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})
+
+
+class SocketListening:
+    """A bound port of `SocketNetwork`."""
+
+    def __init__(self, server: asyncio.Server) -> None:
+        self._server = server
+        self.port: int = int(server.sockets[0].getsockname()[1])
+
+    async def start(self) -> None:
+        await self._server.start_serving()
+
+    def close(self) -> None:
+        self._server.close()
+
+    async def wait_closed(self) -> None:
+        await self._server.wait_closed()
+
+
+class SocketDatagrams(asyncio.DatagramProtocol):
+    """A bound datagram port of `SocketNetwork`."""
+
+    def __init__(self, receive: Callable[[bytes, Address], None]) -> None:
+        self._receive = receive
+        self._transport: asyncio.DatagramTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.DatagramTransport", transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+
+    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+        self._receive(data, (addr[0], addr[1]))
+
+    def error_received(self, exc: Exception) -> None:
+        """Nobody listens there, for one. The packet is lost."""
+
+    def send(self, packet: bytes, to: Address) -> None:
+        if self._transport is not None:
+            try:
+                self._transport.sendto(packet, to)
+            except (OSError, ValueError):
+                pass  # too large, no route, a name where an address belongs: lost
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+
+class SocketNetwork:
+    """The machine's network, as the node with this address sees it."""
+
+    def __init__(self, own_host: str = "") -> None:
+        self._from = None if own_host in WILDCARDS else (own_host, 0)
+
+    async def listen(self, host: str, port: int, new_protocol: Callable[[], asyncio.Protocol]) -> SocketListening:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(new_protocol, host, port, backlog=BACKLOG, start_serving=False)
+        return SocketListening(server)
+
+    async def connect(self, address: Address, new_protocol: Callable[[], asyncio.Protocol]) -> asyncio.Transport:
+        loop = asyncio.get_running_loop()
+        host, port = address
+        transport, _ = await loop.create_connection(new_protocol, host, port, local_addr=self._from)
+        found = transport.get_extra_info("socket")
+        if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return transport
+
+    async def datagrams(self, host: str, port: int, receive: Callable[[bytes, Address], None]) -> SocketDatagrams:
+        loop = asyncio.get_running_loop()
+        _, protocol = await loop.create_datagram_endpoint(
+            lambda: SocketDatagrams(receive), local_addr=(host or "0.0.0.0", port)
+        )
+        return protocol
