@@ -34,14 +34,27 @@ LAYERS = {
     "runtime": {"core"},
     "client": {"core"},
     "spark": {"core", "wire", "client"},
+    "supervisor": {"core"},
 }
 # The composition root, the command line, the test tools and the generated pages may see everything.
 ABOVE_THE_LAYERS = {"__init__", "__main__", "app", "cli", "embedded", "reference", "settings", "testing"}
 
 MACHINES = {"group", "isr", "raft", "ring", "txn"}
 OUTSIDE_WORLD = {"os", "socket", "time", "random", "threading", "subprocess", "signal", "select", "secrets"}
-MAY_TOUCH_THE_WORLD = {"runtime", "client", "cli", "testing", "spark"}
-MAY_AWAIT = {"broker", "apis", "gateways", "runtime", "client", "cli", "testing", "app", "embedded", "__init__"}
+MAY_TOUCH_THE_WORLD = {"runtime", "client", "cli", "testing", "spark", "supervisor"}
+MAY_AWAIT = {
+    "broker",
+    "apis",
+    "gateways",
+    "runtime",
+    "client",
+    "cli",
+    "testing",
+    "app",
+    "embedded",
+    "__init__",
+    "supervisor",
+}
 NOT_IN_MACHINES = {"logging", "pathlib", "io", "sqlite3", "tempfile", "shutil", "datetime", "multiprocessing"}
 MACHINES_MAY_USE = {"msgspec"}
 

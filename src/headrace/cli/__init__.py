@@ -18,6 +18,8 @@ from typing import NoReturn
 VERBS = {
     "serve": "run a broker",
     "demo": "watch a small stream of orders go through a broker",
+    "cluster": "several brokers as one; `cluster up` runs them all on this machine",
+    "console": "the console of a running `cluster up`",
     "topic": "create, list, describe, alter and delete topics",
     "produce": "send messages from arguments, stdin or files",
     "consume": "print messages, old and new",
