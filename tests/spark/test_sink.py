@@ -220,6 +220,16 @@ def test_a_task_that_fails_after_others_is_written_once(copy: Any, kafka: Any, t
         assert values == Counter(b"%d-%d" % (p, n) for p in range(2) for n in range(1000)), delivery
 
 
+@pytest.mark.parametrize("delivery", DELIVERIES[:2])
+def test_a_version_of_an_application_is_written_once(spark: Any, kafka: Any, delivery: str) -> None:
+    """How a query with foreachBatch, and thus one in update mode, writes exactly once."""
+    topic = kafka.topic(1)
+    table = spark.sql("select 'v' value")
+    for version in (0, 0, 1, 1):
+        write(table, kafka, topic=topic, delivery=delivery, txnAppId=f"app-{delivery}", txnVersion=version)
+    assert len(found(kafka, topic)) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -15,15 +15,14 @@ GIVEN = {"kafka.bootstrap.servers": "b:1", "topic": "t"}
 
 
 def test_defaults_are_exactly_once_and_staged_under_the_checkpoint() -> None:
-    options = parse({**GIVEN, "checkpointlocation": "/data/chk/", "queryname": "q"})
+    options = parse({**GIVEN, "checkpointlocation": "/data/chk/", "queryname": "q"}, "stream")
     assert (options.delivery, options.prefix) == ("exactly_once", "headrace-spark-")
     assert options.staging == "/data/chk/headrace-staging"
 
 
 def test_names_are_case_insensitive() -> None:
-    assert (
-        parse({"KAFKA.Bootstrap.Servers": "b:1", "TOPIC": "t", "Delivery": "AT_LEAST_ONCE"}).delivery == "at_least_once"
-    )
+    options = parse({"KAFKA.Bootstrap.Servers": "b:1", "TOPIC": "t", "Delivery": "AT_LEAST_ONCE"}, "batch")
+    assert options.delivery == "at_least_once"
 
 
 def test_names_of_java_become_those_of_librdkafka() -> None:
@@ -35,7 +34,8 @@ def test_names_of_java_become_those_of_librdkafka() -> None:
             "kafka.max.block.ms": "1",
             "kafka.compression.type": "zstd",
             "kafka.linger.ms": "50",
-        }
+        },
+        "stream",
     )
     assert options.client == {
         "message.max.bytes": "2000000",
@@ -58,20 +58,30 @@ def test_names_of_java_become_those_of_librdkafka() -> None:
         ({"kafka.enable.idempotence": "false"}, "options 'kafka.enable.idempotence' .false. and 'delivery'"),
         ({"delivery": "at_least_once", "transactionalIdPrefix": "x"}, "'transactionalIdPrefix' and 'delivery'"),
         ({"delivery": "exactly_once_partitioned", "stagingLocation": "x"}, "option 'stagingLocation' has no meaning"),
+        ({"txnAppId": "a", "txnVersion": "1"}, "option 'txnAppId' has no meaning in a streaming write"),
         ({"stageAboveBytes": "-1"}, "option 'stageAboveBytes' must be at least 0, but it is '-1'"),
         ({"kafka.max.request.size": "big"}, "option 'kafka.max.request.size' must be a whole number"),
     ],
 )
 def test_a_bad_option_is_named(more: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        parse({**GIVEN, **more})
+        parse({**GIVEN, **more}, "stream")
+
+
+def test_an_application_needs_a_version_and_transactions() -> None:
+    options = parse({**GIVEN, "txnAppId": "a", "txnVersion": "7"}, "batch")
+    assert (options.app_id, options.version) == ("a", 7)
+    with pytest.raises(ConfigError, match="'txnAppId' and 'txnVersion' need each other"):
+        parse({**GIVEN, "txnVersion": "7"}, "batch")
+    with pytest.raises(ConfigError, match="'txnAppId' and 'delivery' .at_least_once. contradict"):
+        parse({**GIVEN, "txnAppId": "a", "txnVersion": "7", "delivery": "at_least_once"}, "batch")
 
 
 def test_what_librdkafka_does_not_know_is_named_as_the_user_wrote_it() -> None:
     with pytest.raises(ConfigError, match="option 'kafka.no.such' is refused"):
-        make_producer(configuration(parse({**GIVEN, "kafka.no.such": "1"})))
+        make_producer(configuration(parse({**GIVEN, "kafka.no.such": "1"}, "batch")))
     with pytest.raises(ConfigError, match="option 'kafka.linger.ms' is refused"):
-        make_producer(configuration(parse({**GIVEN, "kafka.linger.ms": "soon"})))
+        make_producer(configuration(parse({**GIVEN, "kafka.linger.ms": "soon"}, "batch")))
 
 
 def schema(**columns: t.DataType) -> t.StructType:

@@ -12,14 +12,14 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from headrace.core.errors import ConfigError
+from headrace.spark.option import OF_SPARK, Mode, Option, duration_ms, flag, names, one_of, read, text, whole
 from headrace.spark.schema import COLUMNS
 
-Mode = Literal["batch", "stream"]
 Place = tuple[str, int]  # topic and partition
 
 EARLIEST: Final = -2
@@ -80,51 +80,9 @@ class SourceOptions:
     extra: Mapping[str, str] = field(default_factory=dict)  # accepted, without effect
 
 
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError("must not be empty")
-    return value.strip()
-
-
-def _flag(value: str) -> bool:
-    if value.strip().lower() not in ("true", "false"):
-        raise ValueError("must be true or false")
-    return value.strip().lower() == "true"
-
-
-def _whole(low: int) -> Callable[[str], int]:
-    def read(value: str) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            raise ValueError("must be a whole number") from None
-        if number < low:
-            raise ValueError(f"must be at least {low}")
-        return number
-
-    return read
-
-
-_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def _duration_ms(value: str) -> int:
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.strip().lower())
-    if found is None or found[2] not in _UNITS_MS:
-        raise ValueError("must be a duration such as 500ms, 30s, 15m or 1h")
-    return int(found[1]) * _UNITS_MS[found[2]]
-
-
-def _names(value: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(name for piece in value.split(",") if (name := piece.strip())))
-    if not found:
-        raise ValueError("must name at least one")
-    return found
-
-
 def _columns(value: str) -> tuple[str, ...]:
     by_lower = {name.lower(): name for name in COLUMNS}
-    found = _names(value)
+    found = names(value)
     for name in found:
         if name.lower() not in by_lower:
             raise ValueError(f"has no column {name!r}; there are {', '.join(COLUMNS)}")
@@ -133,7 +91,7 @@ def _columns(value: str) -> tuple[str, ...]:
 
 def _pattern(value: str) -> str:
     try:
-        re.compile(_text(value))
+        re.compile(text(value))
     except re.error as error:
         raise ValueError(f"is not a regular expression ({error})") from None
     return value.strip()
@@ -194,29 +152,10 @@ def _times(value: str) -> dict[Place, int]:
     return places
 
 
-def _one_of(*words: str) -> Callable[[str], str]:
-    def read(value: str) -> str:
-        if value.strip().lower() not in words:
-            raise ValueError(f"must be {' or '.join(words)}")
-        return value.strip().lower()
-
-    return read
-
-
 def _plaintext(value: str) -> str:
     if value.strip().upper() != "PLAINTEXT":
         raise ValueError("is not supported yet: this source speaks PLAINTEXT only")
     return "PLAINTEXT"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One row of the table."""
-
-    name: str
-    read: Callable[[str], Any]
-    meaning: str
-    only: Mode | None = None
 
 
 BOOTSTRAP: Final = "kafka.bootstrap.servers"
@@ -224,43 +163,43 @@ GROUP: Final = "kafka.group.id"
 SECURITY: Final = "kafka.security.protocol"
 
 OPTIONS: Final = (
-    Option(BOOTSTRAP, _text, "where the brokers are: host:port,..."),
-    Option("subscribe", _names, "topics, separated by commas"),
+    Option(BOOTSTRAP, text, "where the brokers are: host:port,..."),
+    Option("subscribe", names, "topics, separated by commas"),
     Option("subscribePattern", _pattern, "a regular expression (Python's) that whole topic names match"),
     Option("assign", _assigned, 'partitions: {"topic":[0,1]}'),
     Option("startingOffsets", _offsets, "earliest, latest or JSON; default latest in streams, earliest in batches"),
-    Option("startingTimestamp", _whole(0), "start at this time (ms) in all partitions"),
+    Option("startingTimestamp", whole(0), "start at this time (ms) in all partitions"),
     Option("startingOffsetsByTimestamp", _times, "start at a time (ms) per partition, as JSON"),
-    Option("startingOffsetsByTimestampStrategy", _one_of("error", "latest"), "if no record is that young"),
+    Option("startingOffsetsByTimestampStrategy", one_of("error", "latest"), "if no record is that young"),
     Option("endingOffsets", _offsets, "latest (default) or JSON", "batch"),
-    Option("endingTimestamp", _whole(0), "end before this time (ms) in all partitions", "batch"),
+    Option("endingTimestamp", whole(0), "end before this time (ms) in all partitions", "batch"),
     Option("endingOffsetsByTimestamp", _times, "end before a time (ms) per partition, as JSON", "batch"),
-    Option("failOnDataLoss", _flag, "fail (default) or go on when wanted records are gone"),
-    Option("includeHeaders", _flag, "add the column headers"),
+    Option("failOnDataLoss", flag, "fail (default) or go on when wanted records are gone"),
+    Option("includeHeaders", flag, "add the column headers"),
     Option("columns", _columns, "only these columns, separated by commas"),
-    Option("maxOffsetsPerTrigger", _whole(1), "records per micro-batch, split over partitions", "stream"),
-    Option("minOffsetsPerTrigger", _whole(1), "wait until so many records are there", "stream"),
-    Option("maxTriggerDelay", _duration_ms, "but no longer than this (default 15m)", "stream"),
-    Option("minPartitions", _whole(1), "split large partitions until there are about so many tasks"),
-    Option("maxRecordsPerPartition", _whole(1), "split partitions into tasks of at most so many records"),
-    Option("groupIdPrefix", _text, "start of the group's name (default spark-kafka-source)"),
-    Option("commitOffsets", _flag, "commit progress to the group (default true)", "stream"),
-    Option("pushdown", _flag, "prune by filters on partition, offset, timestamp", "batch"),
-    Option("timestampDisorder", _duration_ms, "promise: no record is later than this; bounds reads above", "batch"),
-    Option("partition.metadata.cache.ttl.ms", _whole(-1), "keep the list of partitions this long"),
-    Option("kafkaConsumer.pollTimeoutMs", _whole(1), "how long a task waits for data (default 120000)"),
-    Option("fetchOffset.numRetries", _whole(0), "how often offsets are asked for again (default 3)"),
-    Option("fetchOffset.retryIntervalMs", _whole(0), "and how long between (default 10)"),
-    Option(GROUP, _text, "the group that progress is committed to"),
+    Option("maxOffsetsPerTrigger", whole(1), "records per micro-batch, split over partitions", "stream"),
+    Option("minOffsetsPerTrigger", whole(1), "wait until so many records are there", "stream"),
+    Option("maxTriggerDelay", duration_ms, "but no longer than this (default 15m)", "stream"),
+    Option("minPartitions", whole(1), "split large partitions until there are about so many tasks"),
+    Option("maxRecordsPerPartition", whole(1), "split partitions into tasks of at most so many records"),
+    Option("groupIdPrefix", text, "start of the group's name (default spark-kafka-source)"),
+    Option("commitOffsets", flag, "commit progress to the group (default true)", "stream"),
+    Option("pushdown", flag, "prune by filters on partition, offset, timestamp", "batch"),
+    Option("timestampDisorder", duration_ms, "promise: no record is later than this; bounds reads above", "batch"),
+    Option("partition.metadata.cache.ttl.ms", whole(-1), "keep the list of partitions this long"),
+    Option("kafkaConsumer.pollTimeoutMs", whole(1), "how long a task waits for data (default 120000)"),
+    Option("fetchOffset.numRetries", whole(0), "how often offsets are asked for again (default 3)"),
+    Option("fetchOffset.retryIntervalMs", whole(0), "and how long between (default 10)"),
+    Option(GROUP, text, "the group that progress is committed to"),
     Option(SECURITY, _plaintext, "PLAINTEXT"),
-    Option("kafka.isolation.level", _one_of("read_committed", "read_uncommitted"), "default read_committed"),
-    Option("kafka.check.crcs", _flag, "check every batch (default true)"),
-    Option("kafka.max.partition.fetch.bytes", _whole(1), "bytes per fetch (default 1 MiB)"),
-    Option("kafka.fetch.max.wait.ms", _whole(0), "how long a broker may wait for data (default 500)"),
-    Option("kafka.request.timeout.ms", _whole(1), "how long a broker may take to answer (default 30000)"),
-    Option("kafka.client.id", _text, "how this reader calls itself (default headrace-spark)"),
+    Option("kafka.isolation.level", one_of("read_committed", "read_uncommitted"), "default read_committed"),
+    Option("kafka.check.crcs", flag, "check every batch (default true)"),
+    Option("kafka.max.partition.fetch.bytes", whole(1), "bytes per fetch (default 1 MiB)"),
+    Option("kafka.fetch.max.wait.ms", whole(0), "how long a broker may wait for data (default 500)"),
+    Option("kafka.request.timeout.ms", whole(1), "how long a broker may take to answer (default 30000)"),
+    Option("kafka.client.id", text, "how this reader calls itself (default headrace-spark)"),
 )
-_BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
+BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
 # Of the Java consumer: harmless here, as there is no such consumer.
 _JAVA_ONLY: Final = """
@@ -284,8 +223,6 @@ _REFUSED: Final = {
     "kafka.interceptor.classes": "there are no interceptors here",
 }
 _SECURITY_PREFIXES: Final = ("kafka.ssl.", "kafka.sasl.", "kafka.security.")
-# What Spark itself puts among the options.
-_OF_SPARK: Final = frozenset({"queryname", "checkpointlocation", "__hive_compatible_bucketed_table_insertion__"})
 _STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 
 
@@ -293,15 +230,15 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
     """Check all options of a read. Raises ConfigError."""
     values: dict[str, Any] = {}
     extra: dict[str, str] = {}
-    for name, text in given.items():
+    for name, value in given.items():
         option = _option(name)
         if option is None:
-            extra[name] = text
+            extra[name] = value
             continue
         if option.only not in (None, mode):
             kind = "streaming" if mode == "stream" else "batch"
             raise ConfigError(f"option {option.name!r} has no meaning in a {kind} read")
-        values[option.name] = _read(option, text)
+        values[option.name] = read(option, value)
     _contradictions(values)
     return _gather(values, extra, mode)
 
@@ -309,25 +246,18 @@ def parse(given: Mapping[str, str], mode: Mode) -> SourceOptions:
 def read_columns(given: Mapping[str, str]) -> tuple[tuple[str, ...], bool]:
     """The options `columns` and `includeHeaders` alone. Raises ConfigError."""
     values: dict[str, Any] = {}
-    for name, text in given.items():
-        option = _BY_NAME.get(name.lower())
+    for name, value in given.items():
+        option = BY_NAME.get(name.lower())
         if option is not None and option.name in ("columns", "includeHeaders"):
-            values[option.name] = _read(option, text)
+            values[option.name] = read(option, value)
     return values.get("columns", ()), values.get("includeHeaders", False)
-
-
-def _read(option: Option, text: object) -> Any:
-    try:
-        return option.read(str(text))
-    except ValueError as error:
-        raise ConfigError(f"option {option.name!r} {error}, but it is {str(text)!r}") from None
 
 
 def _option(name: str) -> Option | None:
     """The row for a name; None if it has no effect here. Raises ConfigError."""
     lower = name.lower()
-    option = _BY_NAME.get(lower)
-    if option is not None or lower in _WITHOUT_EFFECT or lower in _OF_SPARK:
+    option = BY_NAME.get(lower)
+    if option is not None or lower in _WITHOUT_EFFECT or lower in OF_SPARK:
         return option
     if lower in _REFUSED:
         raise ConfigError(f"option {name!r} is not supported: {_REFUSED[lower]}")
@@ -335,8 +265,8 @@ def _option(name: str) -> Option | None:
         raise ConfigError(f"option {name!r} is not supported yet: this source speaks PLAINTEXT only")
     if lower == "path":
         raise ConfigError("this source has no path; name topics with the option 'subscribe'")
-    near = difflib.get_close_matches(lower, [*_BY_NAME, *_WITHOUT_EFFECT], 1, 0.6)
-    hint = f"; did you mean {_BY_NAME[near[0]].name if near[0] in _BY_NAME else near[0]!r}?" if near else ""
+    near = difflib.get_close_matches(lower, [*BY_NAME, *_WITHOUT_EFFECT], 1, 0.6)
+    hint = f"; did you mean {BY_NAME[near[0]].name if near[0] in BY_NAME else near[0]!r}?" if near else ""
     raise ConfigError(f"option {name!r} is not known{hint}")
 
 

@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from headrace.core.errors import ConfigError
+from headrace.spark.option import Mode
 from headrace.spark.sink_options import SinkOptions, parse
 from headrace.spark.sink_rows import Columns, records
 from headrace.spark.staging import Part, Staging, absolute
@@ -56,12 +57,13 @@ class Task(NamedTuple):
         return f"{self.query_id}-{self.partition}"
 
 
-def this_task(query_id: str = "") -> Task:
+def this_task(query_id: str = "", batch_id: int = 0) -> Task:
+    """Streams are asked without arguments: the context knows them."""
     context = TaskContext.get()
     if context is None:
         raise ConfigError("a sink writes in tasks of Spark only")
     if query_id:
-        return Task(query_id, 0, context.partitionId())
+        return Task(query_id, batch_id, context.partitionId())
     query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
     if query is None or batch is None:
         raise ConfigError(f"this version of Spark does not tell tasks {QUERY_ID} and {BATCH_ID}")
@@ -115,44 +117,50 @@ class StreamSink(Sink, DataSourceStreamArrowWriter):
 
 
 class BatchSink(Sink, DataSourceArrowWriter):
-    """A table into topics. Every write is a query of its own; what it marks is forgotten in time."""
+    """A table into topics.
+
+    With an application's id and version it may be repeated, as in foreachBatch: a version is written once. Without,
+    every write is a query of its own, and what it marks is forgotten in time: the group is not called by the prefix.
+    """
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._query_id = f"once-{uuid.uuid4()}"
+        self._query_id = options.app_id or f"once-{uuid.uuid4()}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        task = this_task(self._query_id)
-        return self.write_rows(iterator, task, task.name)
+        task = this_task(self._query_id, self._options.version)
+        return self.write_rows(iterator, task, "" if self._options.app_id else task.name)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        if self._options.delivery != "exactly_once":
+        parts, _ = _collected(messages)
+        if self._options.delivery != "exactly_once" or not parts:
             return
         from headrace.spark.sink_driver import Publisher
 
-        parts, _ = _collected(messages)
-        if parts:
+        if self._options.app_id:
+            publisher = _publisher(replace(self._options, version=0), self._query_id)
+        else:
             publisher = Publisher(self._options, self._options.prefix + self._query_id, self._query_id)
-            staging = self.staging(self._query_id)
-            publisher.publish(0, parts, staging)
-            staging.clean(_part_name(0))
+        staging = self.staging(self._query_id)
+        publisher.publish(self._options.version, parts, staging)
+        staging.clean(_part_name(self._options.version))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         pass
 
 
 def open_stream_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> StreamSink:
-    return StreamSink(_parsed(options, overwrite), schema)
+    return StreamSink(_parsed(options, overwrite, "stream"), schema)
 
 
 def open_batch_sink(options: Mapping[str, str], schema: StructType, overwrite: bool) -> BatchSink:
-    return BatchSink(_parsed(options, overwrite), schema)
+    return BatchSink(_parsed(options, overwrite, "batch"), schema)
 
 
-def _parsed(options: Mapping[str, str], overwrite: bool) -> SinkOptions:
+def _parsed(options: Mapping[str, str], overwrite: bool, mode: Mode) -> SinkOptions:
     if overwrite:
-        raise ConfigError("a topic can only be appended to: use mode('append'), or output mode append or update")
-    return parse(options)
+        raise ConfigError("a topic can only be appended to: use mode('append') or, in streams, outputMode('append')")
+    return parse(options, mode)
 
 
 def _check_client(options: SinkOptions) -> None:

@@ -13,14 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from headrace.core.errors import ConfigError
-from headrace.spark.options import _BY_NAME as OF_READS
-from headrace.spark.options import _OF_SPARK as OF_SPARK
-from headrace.spark.options import BOOTSTRAP, Option
-from headrace.spark.options import _flag as flag
-from headrace.spark.options import _one_of as one_of
-from headrace.spark.options import _read as read
-from headrace.spark.options import _text as text
-from headrace.spark.options import _whole as whole
+from headrace.spark.option import OF_SPARK, Mode, Option, flag, one_of, read, text, whole
+from headrace.spark.options import BOOTSTRAP
+from headrace.spark.options import BY_NAME as OF_READS
 
 Delivery = Literal["exactly_once", "exactly_once_partitioned", "at_least_once"]
 DELIVERIES: Final = ("exactly_once", "exactly_once_partitioned", "at_least_once")
@@ -39,6 +34,8 @@ class SinkOptions:
     staging: str = ""  # where large messages to the driver wait; empty: they travel
     stage_above_bytes: int = STAGE_ABOVE_BYTES
     patience_ms: int = 120_000
+    app_id: str = ""  # of a batch write that may be repeated
+    version: int = 0
     client: Mapping[str, str] = field(default_factory=dict)  # for librdkafka
 
 
@@ -50,6 +47,8 @@ OPTIONS: Final = (
     Option("transactionalIdPrefix", text, f"start of transactional ids and marker groups (default {PREFIX})"),
     Option("stagingLocation", text, "where large parts of a batch wait for the driver (default: in the checkpoint)"),
     Option("stageAboveBytes", whole(0), "parts above this size wait there (default 1 MiB)"),
+    Option("txnAppId", text, "name of a batch write that may be repeated: a version is written once", "batch"),
+    Option("txnVersion", whole(0), "and its version, such as the batch id in foreachBatch", "batch"),
     Option("publishTimeoutMs", whole(1000), "how long a broker may be away while a batch is written (default 120000)"),
 )
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
@@ -84,15 +83,18 @@ _REFUSED: Final = {
 _FIXED: Final = {"enable.idempotence": ("true",), "acks": ("all", "-1"), "request.required.acks": ("all", "-1")}
 
 
-def parse(given: Mapping[str, str]) -> SinkOptions:
+def parse(given: Mapping[str, str], mode: Mode) -> SinkOptions:
     """Check all options of a write. Raises ConfigError."""
     values: dict[str, Any] = {}
     client: dict[str, str] = {}
     checkpoint = ""
     for name, value in given.items():
         lower = name.lower()
-        if lower in _BY_NAME:
-            values[_BY_NAME[lower].name] = read(_BY_NAME[lower], value)
+        option = _BY_NAME.get(lower)
+        if option is not None:
+            if option.only not in (None, mode):
+                raise ConfigError(f"option {option.name!r} has no meaning in a streaming write")
+            values[option.name] = read(option, value)
         elif lower == "checkpointlocation":
             checkpoint = value
         elif lower in OF_SPARK:
@@ -129,13 +131,15 @@ def _gather(values: Mapping[str, Any], client: dict[str, str], checkpoint: str) 
         raise ConfigError(f"option {BOOTSTRAP!r} is missing")
     delivery: Delivery = values.get("delivery", "exactly_once")
     if delivery == "at_least_once":
-        for name in ("transactionalIdPrefix", "stagingLocation", "stageAboveBytes"):
+        for name in ("transactionalIdPrefix", "stagingLocation", "stageAboveBytes", "txnAppId"):
             if name in values:
                 raise ConfigError(f"options {name!r} and 'delivery' (at_least_once) contradict each other")
     else:
         for name, allowed in _FIXED.items():
             if client.get(name, allowed[0]).lower() not in allowed:
                 raise ConfigError(f"options 'kafka.{name}' ({client[name]}) and 'delivery' ({delivery}) contradict")
+    if ("txnAppId" in values) != ("txnVersion" in values):
+        raise ConfigError("options 'txnAppId' and 'txnVersion' need each other")
     for name in ("stagingLocation", "stageAboveBytes"):
         if delivery == "exactly_once_partitioned" and name in values:
             raise ConfigError(f"option {name!r} has no meaning with 'delivery' ({delivery}): nothing waits")
@@ -148,5 +152,7 @@ def _gather(values: Mapping[str, Any], client: dict[str, str], checkpoint: str) 
         staging=staging,
         stage_above_bytes=values.get("stageAboveBytes", STAGE_ABOVE_BYTES),
         patience_ms=values.get("publishTimeoutMs", 120_000),
+        app_id=values.get("txnAppId", ""),
+        version=values.get("txnVersion", 0),
         client=client,
     )
