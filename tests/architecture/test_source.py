@@ -25,6 +25,7 @@ LAYERS = {
     "group": {"core"},
     "txn": {"core"},
     "raft": {"core"},
+    "swim": {"core"},
     "ring": {"core"},
     "isr": {"core"},
     "storage": {"core", "wire.batch"},
@@ -39,7 +40,7 @@ LAYERS = {
 # The composition root, the command line, the test tools and the generated pages may see everything.
 ABOVE_THE_LAYERS = {"__init__", "__main__", "app", "cli", "embedded", "reference", "settings", "testing"}
 
-MACHINES = {"group", "isr", "raft", "ring", "txn"}
+MACHINES = {"group", "isr", "raft", "ring", "swim", "txn"}
 OUTSIDE_WORLD = {"os", "socket", "time", "random", "threading", "subprocess", "signal", "select", "secrets"}
 MAY_TOUCH_THE_WORLD = {"runtime", "client", "cli", "testing", "spark", "supervisor"}
 MAY_AWAIT = {
