@@ -24,18 +24,20 @@ from headrace.broker.groups import GroupCoordinator
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.image import BrokerRecord
 from headrace.broker.internal_topics import OFFSETS_TOPIC, InternalTopic
-from headrace.broker.metadata_log import StoredMetadataLog
 from headrace.broker.partitions import Partitions
 from headrace.broker.producer_ids import ProducerIds
+from headrace.broker.raft_storage import RaftStorage
 from headrace.broker.service import Service
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import TRANSACTION_TOPIC, LocalMarkers, TransactionCoordinator
 from headrace.core.counters import Counters
 from headrace.core.errors import ConfigError, StorageError
+from headrace.gateways.kafka.hello import Membership
 from headrace.gateways.kafka.server import KafkaServer
 from headrace.runtime import logs
 from headrace.runtime import loop as loops
 from headrace.runtime.clock import SystemClock
+from headrace.runtime.dice import SystemDice
 from headrace.runtime.dice import SystemDice
 from headrace.runtime.disk import DiskFiles
 from headrace.runtime.network import SocketNetwork
@@ -48,6 +50,7 @@ from headrace.storage.memory import MemoryFiles
 if TYPE_CHECKING:
     from headrace.core.ports import Clock, Dice, Files, Network, Workers
     from headrace.gateways.http.server import HttpServer
+    from headrace.raft.options import Dice
     from headrace.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -85,6 +88,7 @@ class Node:
         workers: Workers | None = None,
         network: Network | None = None,
         dice: Dice | None = None,
+        dice: Dice | None = None,
     ) -> None:
         """The ports are the machine's own unless others are given."""
         self._settings = settings
@@ -93,6 +97,7 @@ class Node:
         self._clock = clock or SystemClock()
         self._workers = workers or self._own_workers()
         self._network = network or SocketNetwork(settings.kafka.host)
+        self._dice = dice or SystemDice()
         self._dice = dice or SystemDice()
         self._counters = Counters()
         self._service: Service | None = None
@@ -220,9 +225,11 @@ class Node:
         return files, directory.cluster_id
 
     def _open_metadata(self, files: Files) -> Controller:
-        log = StoredMetadataLog.open(files, self._settings.storage, self._workers, self._clock)
-        self._undo.callback(log.close)
-        controller = Controller(log)
+        storage = RaftStorage.open(files)
+        self._undo.callback(storage.close)
+        controller = Controller(
+            storage, workers=self._workers, dice=self._dice, node_id=self._settings.broker.node_id
+        )
         self._undo.push_async_callback(controller.close)
         controller.load()
         return controller
@@ -239,7 +246,13 @@ class Node:
     async def _open_doors(
         self, service: Service, housekeeping: Housekeeping, flusher: Flusher, cataloguing: Cataloguing | None
     ) -> None:
-        kafka = KafkaServer(self._settings.kafka, service, self._network)
+        kafka = KafkaServer(
+            self._settings.kafka,
+            service,
+            self._network,
+            Membership(self._settings.broker.node_id, service.cluster_id),
+            self._dice,
+        )
         self._undo.push_async_callback(kafka.stop)
         port = await kafka.bind()
         service.node = self._node_record(port)

@@ -28,7 +28,7 @@ def handle(ctx: Context, request: Any) -> Answer:
         features["transaction.version"] = TRANSACTION_VERSION
     return {
         "error_code": ErrorCode.none,
-        "api_keys": [_row(api) for api in TABLE.values()],
+        "api_keys": [_row(api) for api in TABLE.values() if not api.for_peers],
         "supported_features": [
             {"name": name, "min_version": 0, "max_version": level}
             for name, level in features.items()

@@ -7,6 +7,8 @@ Rules:
 - Nothing is allocated for a length that was only promised. A peer that breaks the wire is closed without an answer.
 - A peer that does not read its answers is not read from; too many unanswered requests pause it too.
 - An exception that nobody expected closes this connection and no other.
+- A connection belongs to another node once `hello` says so; only then are requests for nodes served on it. Whoever is
+  refused is told why after a while, and closed.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from headrace.core.counters import Histogram
 from headrace.core.errors import ApiError, ProtocolError
 from headrace.core.logs import REQUEST, RequestLine
 from headrace.core.ports import Buffer
+from headrace.gateways.kafka import hello
+from headrace.gateways.kafka.hello import Answerer, RefusedError
 from headrace.wire.frames import FrameSplitter
 from headrace.wire.headers import RequestHeader, parse_request_header, response_header
 from headrace.wire.messages import decode_request, encode_answer
@@ -38,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 Outcome = Mapping[str, Any] | Encoded | None
 _LENGTH = struct.Struct(">i")
+REFUSAL_SECONDS = 0.5  # nobody learns quickly that a proof was wrong
 
 
 class Slot:
@@ -71,6 +76,8 @@ class Connection(asyncio.Protocol):
         self._resuming = False
         self._reading = True
         self._writable = True
+        self._answerer: Answerer | None = None
+        self.on_probation = False  # let in over the limits, to prove that it is a node
         self.host = ""
         self.last_active = self._loop.time()
         self.stalled_since: float | None = None
@@ -151,13 +158,16 @@ class Connection(asyncio.Protocol):
         header = parse_request_header(frame)
         api_key, version, _, client_id, body_offset = header
         api = TABLE.get(api_key)
-        if api is None:
-            raise ProtocolError(f"unknown API key {api_key}")
+        if api is None or self.on_probation:
+            self._greet(header, frame)
+            return
         if not api.versions[0] <= version <= api.versions[1]:
             if api is api_versions.API:
                 self._answer_unsupported(header)
                 return
             raise ProtocolError(f"{api.name} version {version} is not supported")
+        if api.for_peers and self._context.peer is None:
+            raise ProtocolError(f"{api.name} is for the nodes of the cluster")
         if len(frame) > api.max_request_bytes:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
         if api.decode is not None:
@@ -166,7 +176,7 @@ class Connection(asyncio.Protocol):
             request = decode_request(api_key, version, frame, body_offset)
         context = self._context
         if context.version != version or context.client_id != client_id:
-            context = self._context = Context(self._service, version, client_id, self.host)
+            context = self._context = Context(self._service, version, client_id, self.host, context.peer)
         begun = self._monotonic()
         outcome: Any
         try:
@@ -188,6 +198,50 @@ class Connection(asyncio.Protocol):
             self._measure(api, begun)
         else:
             self._keep_place(asyncio.ensure_future(outcome), api, header, context, request, begun)
+
+    # -- other nodes
+
+    def _greet(self, header: RequestHeader, frame: bytes) -> None:
+        """Take a step of the handshake with a caller who says that it is a node."""
+        if header.api_key != hello.API_KEY:
+            reason = "too many connections" if self.on_probation else f"unknown API key {header.api_key}"
+            raise ProtocolError(reason)
+        answerer = self._answerer
+        if answerer is None:
+            assert self._transport is not None
+            ends = (self._transport.get_extra_info("peername"), self._transport.get_extra_info("sockname"))
+            answerer = self._answerer = self._server.answerer(local=hello.both_local(*ends))
+        slot = Slot()
+        self._slots.append(slot)
+        try:
+            body = answerer.answer(frame[header.body_offset :])
+        except RefusedError as error:
+            self._server.complain(self.host, f"not believed to be a node: {error}")
+            parts = (_hello_answer(header, hello.refusal(error)),)
+            self._loop.call_later(REFUSAL_SECONDS, self._send_last, slot, parts)
+            return
+        if answerer.peer is not None:
+            self._context = Context(self._service, -1, "", self.host, answerer.peer)
+            self._server.admit_peer(self)
+        slot.parts = (_hello_answer(header, body),)
+        self._held_bytes += len(slot.parts[0])
+        self._flush_slots()
+
+    def _send_last(self, slot: Slot, parts: Sequence[Buffer]) -> None:
+        slot.parts = parts
+        self._held_bytes += len(parts[0])
+        self._flush_slots()
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _flush_slots(self) -> None:
+        """Move answers whose turn has come to those that leave with the next write."""
+        slots, out = self._slots, self._out
+        while slots and slots[0].parts is not None:
+            out.extend(slots.popleft().parts or ())
+
+    # -- answers
 
     def _keep_place(
         self,
@@ -242,9 +296,7 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self._measure(api, begun)
-        slots, out = self._slots, self._out
-        while slots and slots[0].parts is not None:
-            out.extend(slots.popleft().parts or ())
+        self._flush_slots()
         if not self._busy and not self._flushing:
             # Others that finish in this turn of the loop (one sync ends many waits) leave in the same write.
             self._flushing = True
@@ -290,8 +342,7 @@ class Connection(asyncio.Protocol):
         )
         self._held_bytes += len(slot.parts[0])
         self._slots.append(slot)
-        while self._slots and self._slots[0].parts is not None:
-            self._out.extend(self._slots.popleft().parts or ())
+        self._flush_slots()
 
     # -- pace and manners
 
@@ -345,6 +396,10 @@ class Connection(asyncio.Protocol):
         self._service.counters.protocol_errors += 1
         self._server.complain(self.host, str(error))
         self.close()
+
+
+def _hello_answer(header: RequestHeader, body: bytes) -> bytes:
+    return _LENGTH.pack(4 + len(body)) + _LENGTH.pack(header.correlation_id) + body
 
 
 def _about(api: Api, header: RequestHeader, host: str) -> dict[str, object]:

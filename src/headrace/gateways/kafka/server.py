@@ -1,7 +1,8 @@
 """The listener on the Kafka port: admits connections, watches their manners, closes them at the end.
 
 Rules:
-- Connections are capped in all and per address; one too many is closed at once and counted.
+- Connections are capped in all and per address; one too many is closed at once and counted. Other nodes are not counted
+  among the clients: in a cluster, a few connections over the limits may prove in time that they are nodes.
 - Idle peers, peers that stop in the middle of a frame and peers that never read their answers are closed.
 - Complaints about peers are rate-limited: bad input must not fill the log.
 """
@@ -12,12 +13,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import ConfigError
+from headrace.core.errors import ConfigError, ProtocolError
 from headrace.gateways.kafka.connection import Connection
+from headrace.gateways.kafka.hello import Answerer, Membership
 
 if TYPE_CHECKING:
     from headrace.broker.service import Service
-    from headrace.core.ports import Listening, Network
+    from headrace.core.ports import Dice, Listening, Network
     from headrace.gateways.kafka.settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
@@ -26,16 +28,30 @@ SWEEP_SECONDS = 5.0
 HALF_FRAME_SECONDS = 30.0
 UNREAD_ANSWER_SECONDS = 60.0
 COMPLAINTS_PER_SWEEP = 5
+PROBATION_SECONDS = 2.0
+ON_PROBATION = 64  # connections
 
 
 class KafkaServer:
     """See the module."""
 
-    def __init__(self, settings: KafkaSettings, service: Service, network: Network) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        service: Service,
+        network: Network,
+        membership: Membership | None = None,
+        dice: Dice | None = None,
+    ) -> None:
+        """Without a membership nobody is believed to be a node."""
         self._settings = settings
         self._service = service
         self._network = network
+        self._membership = membership
+        self._dice = dice
         self._connections: dict[Connection, None] = {}
+        self._on_probation: dict[Connection, None] = {}
+        self._peers: dict[Connection, None] = {}
         self._by_host: dict[str, int] = {}
         self._listening: Listening | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -67,13 +83,16 @@ class KafkaServer:
     async def stop(self) -> None:
         """Stop listening and close every connection."""
         self.refuse_new()
-        for connection in tuple(self._connections):
+        for connection in self._everybody():
             connection.close()
         if self._listening is not None:
             await self._listening.wait_closed()
 
     def _connection(self) -> Connection:
         return Connection(self, self._service, self._settings.max_request_bytes)
+
+    def _everybody(self) -> tuple[Connection, ...]:
+        return (*self._connections, *self._peers, *self._on_probation)
 
     # -- called by connections
 
@@ -82,6 +101,11 @@ class KafkaServer:
         counters.connections_total += 1
         crowded = len(self._connections) >= self._settings.max_connections
         if crowded or self._by_host.get(host, 0) >= self._settings.max_connections_per_ip:
+            if self._may_be_a_node():
+                connection.on_probation = True
+                self._on_probation[connection] = None
+                asyncio.get_running_loop().call_later(PROBATION_SECONDS, self._end_probation, connection)
+                return True
             counters.connections_refused += 1
             self.complain(host, "too many connections")
             return False
@@ -90,7 +114,30 @@ class KafkaServer:
         counters.connections = len(self._connections)
         return True
 
+    def _may_be_a_node(self) -> bool:
+        return len(self._service.image.brokers) > 1 and len(self._on_probation) < ON_PROBATION
+
+    def _end_probation(self, connection: Connection) -> None:
+        if connection in self._on_probation:
+            self._service.counters.connections_refused += 1
+            self.complain(connection.host, "too many connections")
+            connection.close()
+
+    def answerer(self, *, local: bool) -> Answerer:
+        """Who answers a caller that says it is a node. Raises ProtocolError."""
+        if self._membership is None or self._dice is None:
+            raise ProtocolError("PeerHello to a node that has no peers")
+        return Answerer(self._membership, self._dice.randbytes, local=local)
+
+    def admit_peer(self, connection: Connection) -> None:
+        """It is a node: it does not count among the clients any more."""
+        self.forget(connection)
+        connection.on_probation = False
+        self._peers[connection] = None
+
     def forget(self, connection: Connection) -> None:
+        self._peers.pop(connection, None)
+        self._on_probation.pop(connection, None)
         if connection not in self._connections:
             return
         del self._connections[connection]
@@ -115,7 +162,7 @@ class KafkaServer:
             logger.warning("more connections were closed", extra={"count": self._complaints - COMPLAINTS_PER_SWEEP})
         self._complaints = 0
         idle_seconds = self._settings.idle_ms / 1000
-        for connection in tuple(self._connections):
+        for connection in self._everybody():
             silent = now - connection.last_active
             if silent > idle_seconds or (connection.half_frame and silent > HALF_FRAME_SECONDS):
                 connection.close()
