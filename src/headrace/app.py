@@ -38,7 +38,6 @@ from headrace.runtime import logs
 from headrace.runtime import loop as loops
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.dice import SystemDice
-from headrace.runtime.dice import SystemDice
 from headrace.runtime.disk import DiskFiles
 from headrace.runtime.network import SocketNetwork
 from headrace.runtime.workers import ThreadWorkers
@@ -50,7 +49,6 @@ from headrace.storage.memory import MemoryFiles
 if TYPE_CHECKING:
     from headrace.core.ports import Clock, Dice, Files, Network, Workers
     from headrace.gateways.http.server import HttpServer
-    from headrace.raft.options import Dice
     from headrace.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -88,7 +86,6 @@ class Node:
         workers: Workers | None = None,
         network: Network | None = None,
         dice: Dice | None = None,
-        dice: Dice | None = None,
     ) -> None:
         """The ports are the machine's own unless others are given."""
         self._settings = settings
@@ -97,7 +94,6 @@ class Node:
         self._clock = clock or SystemClock()
         self._workers = workers or self._own_workers()
         self._network = network or SocketNetwork(settings.kafka.host)
-        self._dice = dice or SystemDice()
         self._dice = dice or SystemDice()
         self._counters = Counters()
         self._service: Service | None = None
@@ -227,9 +223,7 @@ class Node:
     def _open_metadata(self, files: Files) -> Controller:
         storage = RaftStorage.open(files)
         self._undo.callback(storage.close)
-        controller = Controller(
-            storage, workers=self._workers, dice=self._dice, node_id=self._settings.broker.node_id
-        )
+        controller = Controller(storage, workers=self._workers, dice=self._dice, node_id=self._settings.broker.node_id)
         self._undo.push_async_callback(controller.close)
         controller.load()
         return controller

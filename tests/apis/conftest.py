@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -17,22 +17,23 @@ from headrace.apis.api import Api, Context
 from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord
-from headrace.broker.metadata_log import MemoryMetadataLog
+from headrace.broker.raft_storage import UnsavedStorage
 from headrace.broker.topics import NewTopic, Topics
 from headrace.core.errors import ApiError, ErrorCode, StorageError
+from headrace.raft.ready import Save
 from headrace.settings import Settings
+from headrace.testing.metadata import lone_controller
 from headrace.wire import messages
 
 
-class BrokenLog(MemoryMetadataLog):
+class BrokenLog(UnsavedStorage):
     """Fails for good from the moment it is told to."""
 
     broken = False
 
-    def append(self, entry: bytes) -> int:
+    def write(self, saves: Sequence[Save]) -> None:
         if self.broken:
             raise StorageError("the disk is gone")
-        return super().append(entry)
 
 
 class ImagePartitions:
@@ -60,7 +61,7 @@ class AdminService:
         defaults = Settings()
         self.settings = replace(defaults, broker=replace(defaults.broker, **broker_settings))
         self.log = BrokenLog()
-        self.controller = Controller(self.log)
+        self.controller = lone_controller(self.log)
         self.configs = Configs(self.controller, self.settings)
         ids = count(1)
         self.topics = Topics(self.controller, self.configs, self.settings.broker, lambda: UUID(int=next(ids)))

@@ -12,21 +12,19 @@ from uuid import UUID
 import pytest
 
 from headrace.broker.configs import Configs
-from headrace.broker.controller import Controller
 from headrace.broker.image import BrokerRecord, Image
-from headrace.broker.metadata_log import MemoryMetadataLog
 from headrace.broker.topics import Topics
 from headrace.settings import Settings
+from headrace.testing.metadata import lone_controller
 
 
 class Cluster:
-    """Topics and Configs over an in-memory metadata log."""
+    """Topics and Configs over a quorum of one."""
 
     def __init__(self, brokers: int = 1, **broker_settings: Any) -> None:
         defaults = Settings()
         self.settings = replace(defaults, broker=replace(defaults.broker, **broker_settings))
-        self.log = MemoryMetadataLog()
-        self.controller = Controller(self.log)
+        self.controller = lone_controller()
         self.configs = Configs(self.controller, self.settings)
         ids = count(1)
         self.topics = Topics(self.controller, self.configs, self.settings.broker, lambda: UUID(int=next(ids)))

@@ -1,17 +1,20 @@
 """Who decides: turns proposals into committed records and committed records into the next image.
 
-This driver is for one node. Raft takes its place later; everything else sees only `propose`, `image` and `proposed`.
+It is the application of the quorum's log (`broker/quorum.py`): on every node it holds the image; on the leader it also
+takes proposals.
 
 Rules:
 - One log entry is one proposal, so a proposal is whole or absent, whatever happens.
 - Decide against `proposed` and call `propose` without awaiting in between: nothing can slip in. `proposed` is the
-  image as it will be once everything under way is durable; clients are shown `image` only.
-- Nothing is applied, answered or told to subscribers before it is synced, in whatever flush mode the topics are.
+  image as it will be once everything under way is committed; clients are shown `image` only.
+- Only the leader proposes; anywhere else `propose` ends in NOT_CONTROLLER. A leader that loses its place answers the same
+  for all that is under way: what becomes of it, the next leader's log tells.
+- Nothing is applied, answered or told to subscribers before it is committed: synced by a majority.
 - Subscribers are called on the loop, in the log's order, with the image before and after. They must not raise. What
   they set going behind (logs to open) is waited for before a proposal returns, through their `settled`.
 - A full disk refuses a proposal and changes nothing. Any other failure is final: the controller is offline, and every
   proposal ends in KAFKA_STORAGE_ERROR.
-- A caller that goes away does not take its proposal along: once appended, it will be applied.
+- A caller that goes away does not take its proposal along: once appended, it may be applied.
 """
 
 from __future__ import annotations
@@ -19,68 +22,82 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from headrace.broker.image import Image, MetadataRecord, apply, records_of
+from headrace.broker.image import BrokerRecord, Image, MetadataRecord, apply, records_of
+from headrace.broker.quorum import TICK_S, Consensus, Place, Send
 from headrace.core.errors import ApiError, CorruptionError, DiskFullError, ErrorCode
+from headrace.raft.ready import RoleName, Standing
+
+if TYPE_CHECKING:
+    from headrace.broker.raft_storage import DurableStorage
+    from headrace.core.ports import Workers
+    from headrace.raft.log import Storage
+    from headrace.raft.options import Dice, RaftOptions
+    from headrace.raft.records import Entry, Snapshot
 
 SNAPSHOT_AFTER = 10_000  # records that the log may hold beyond twice the last snapshot
 FORMAT = 1
 
 OnChange = Callable[[Image, Image], None]
 Settled = Callable[[], Awaitable[None]]
-
-
-class MetadataLog(Protocol):
-    """Where proposals are kept, in order."""
-
-    def append(self, entry: bytes) -> int:
-        """Add an entry; returns its offset. Raises StorageError: then nothing was added."""
-
-    def synced(self, offset: int) -> Awaitable[None]:
-        """Wait until the entry at `offset`, and all before it, survive a power cut. Raises StorageError."""
-
-    def read_all(self) -> Iterable[tuple[int, bytes]]:
-        """Every (offset, entry) that is left, in order. Blocking. Raises StorageError."""
-
-    def delete_before(self, offset: int) -> None:
-        """Forget entries below `offset`, now or some time later."""
+OnStanding = Callable[[Standing], None]
 
 
 class Proposal(msgspec.Struct, frozen=True, array_like=True):
-    """One entry of the metadata log. A snapshot starts again from nothing."""
+    """One entry of the metadata log, or a snapshot of all that entries have made."""
 
     format: int
     snapshot: bool
     records: list[MetadataRecord]
 
 
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(Proposal)
+
+
 class _Pending(NamedTuple):
-    offset: int
+    place: Place
     image: Image  # after this proposal
-    snapshot: bool
-    answer: asyncio.Future[Image] | None
+    records: int
+    answer: asyncio.Future[Image]
 
 
 class Controller:
-    """See the module."""
+    """See the module. `load` it, and `start` it where a loop runs and others may call."""
 
-    def __init__(self, log: MetadataLog, *, snapshot_after: int = SNAPSHOT_AFTER) -> None:
-        self._log = log
+    def __init__(
+        self,
+        storage: DurableStorage,
+        *,
+        workers: Workers,
+        dice: Dice,
+        node_id: int = 1,
+        options: RaftOptions | None = None,
+        tick_s: float = TICK_S,
+        snapshot_after: int = SNAPSHOT_AFTER,
+        send: Send | None = None,
+    ) -> None:
+        self.quorum = Consensus(
+            node_id, storage, self, workers=workers, dice=dice, options=options, tick_s=tick_s, send=send
+        )
+        self.applied_index = 0
+        self._storage = storage
+        self._workers = workers
         self._snapshot_after = snapshot_after
         self._snapshot_records = 0
         self._log_records = 0
+        self._snapshotting: asyncio.Task[None] | None = None
         self._image = Image()
         self._proposed = self._image
         self._subscribers: list[OnChange] = []
         self._settled: list[Settled] = []
+        self._watchers: list[OnStanding] = []
         self._pending: deque[_Pending] = deque()
-        self._running: asyncio.Task[None] | None = None
+        self._arrivals: dict[asyncio.Future[None], int] = {}
         self._fault: Exception | None = None
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Proposal)
 
     @property
     def image(self) -> Image:
@@ -97,40 +114,51 @@ class Controller:
         """Why the controller is offline, or None."""
         return self._fault
 
+    @property
+    def leads(self) -> bool:
+        """Whether proposals are taken here."""
+        return self.quorum.leads
+
     def subscribe(self, on_change: OnChange, settled: Settled | None = None) -> None:
         """Have `on_change(old, new)` called for every later change; `settled` waits until it has taken effect."""
         self._subscribers.append(on_change)
         if settled is not None:
             self._settled.append(settled)
 
-    def load(self) -> Image:
-        """Replay the log at start-up. Blocking. Raises StorageError with a message for the operator."""
-        image = Image()
-        for offset, entry in self._log.read_all():
-            try:
-                proposal = self._decoder.decode(entry)
-                if proposal.format != FORMAT:
-                    raise ValueError(f"it has format {proposal.format}, this release reads format {FORMAT}")
-                image = apply(Image() if proposal.snapshot else image, proposal.records)
-            except (msgspec.MsgspecError, ValueError, KeyError, AssertionError) as error:
-                raise CorruptionError(
-                    f"the metadata log cannot be replayed: entry {offset}: {error}; "
-                    "nothing was changed: restore the data directory from a backup"
-                ) from error
-            count = len(proposal.records)
-            self._log_records = count if proposal.snapshot else self._log_records + count
-            if proposal.snapshot:
-                self._snapshot_records = count
-        self._image = self._proposed = image
-        return image
+    def watch(self, on_standing: OnStanding) -> None:
+        """Have `on_standing` called whenever this node begins or ends to lead, or hears of another leader."""
+        self._watchers.append(on_standing)
+
+    def load(self, *, found: bool = True) -> Image:
+        """Take up what is saved, or with `found` begin a cluster of one. Blocking. Raises StorageError.
+
+        A node that is alone has everything in its image then, and leads. Others have what their snapshot holds, and
+        learn the rest from their leader (`caught_up`).
+        """
+        self.quorum.load(found=found)
+        return self._image
+
+    def start(self) -> None:
+        """Take part in the quorum."""
+        self.quorum.start()
+
+    async def close(self) -> None:
+        """Wait until everything that this node can commit alone is committed, and stop taking part."""
+        while self._snapshotting is not None:
+            await asyncio.wait([self._snapshotting])
+        await self.quorum.stop()
+        self._drop_pending(ApiError(ErrorCode.not_controller, "this node is stopping"))
 
     async def propose(self, records: Sequence[MetadataRecord]) -> Image:
         """Make `records` durable and apply them, as one; returns the image that holds them.
 
-        Without records: wait until everything proposed so far is committed. Raises ApiError(kafka_storage_error).
+        Without records: wait until everything proposed so far is committed. Raises ApiError (kafka_storage_error,
+        not_controller).
         """
         if self._fault is not None:
             raise self._offline(self._fault)
+        if not self.quorum.leads:
+            raise ApiError(ErrorCode.not_controller)
         image = self._image
         if records or self._pending:
             image = await self._enqueue(records)
@@ -138,86 +166,168 @@ class Controller:
             await settled()
         return image
 
+    async def applied(self, index: int) -> None:
+        """Wait until the entry at `index` is applied here, and has taken effect."""
+        if self.applied_index < index:
+            arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._arrivals[arrival] = index
+            try:
+                await arrival
+            finally:
+                self._arrivals.pop(arrival, None)
+        for settled in self._settled:
+            await settled()
+
+    def known_addresses(self) -> dict[int, tuple[str, int]]:
+        """Where the nodes were, as far as this node's log knows, committed or not: enough to find the others."""
+        found = {node.node_id: (node.host, node.port) for node in self._image.brokers.values()}
+        for records in _records_after(self._storage, self.applied_index):
+            found.update((r.node_id, (r.host, r.port)) for r in records if isinstance(r, BrokerRecord))
+        return found
+
     def _enqueue(self, records: Sequence[MetadataRecord]) -> asyncio.Future[Image]:
         answer: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
         if records:
-            self._append(records, snapshot=False, answer=answer)
+            image = apply(self._proposed, records)  # raises before anything is written
+            try:
+                place = self.quorum.propose(_ENCODER.encode(Proposal(FORMAT, False, list(records))))
+            except DiskFullError as error:
+                raise self._offline(error) from error
+            self._proposed = image
+            self._pending.append(_Pending(place, image, len(records), answer))
+            self.quorum.pump()
         else:
             last = self._pending[-1]
-            self._pending.append(_Pending(last.offset, last.image, snapshot=False, answer=answer))
-        if self._running is None:
-            self._running = asyncio.get_running_loop().create_task(self._commit_all(), name="controller")
+            self._pending.append(_Pending(last.place, last.image, 0, answer))
         return answer
 
-    async def close(self) -> None:
-        """Wait until everything proposed is committed, or has failed."""
-        while self._running is not None:
-            await asyncio.wait([self._running])
+    # -- the quorum's side
 
-    def _append(
-        self, records: Sequence[MetadataRecord], *, snapshot: bool, answer: asyncio.Future[Image] | None
-    ) -> None:
-        """Append and move `proposed`. A record that cannot be applied raises before anything is written."""
-        image = self._proposed if snapshot else apply(self._proposed, records)
-        entry = self._encoder.encode(Proposal(FORMAT, snapshot, list(records)))
+    def restore(self, snapshot: Snapshot) -> None:
+        records = _decoded(snapshot.payload, snapshot.index) if snapshot.payload else []
+        self._snapshot_records = self._log_records = len(records)
+        self.applied_index = snapshot.index
         try:
-            offset = self._log.append(entry)
-        except DiskFullError as error:
-            raise self._offline(error) from error
-        except Exception as error:
-            self._stop(error)
-            raise self._offline(error) from error
-        self._proposed = image
-        self._log_records += len(records)
-        self._pending.append(_Pending(offset, image, snapshot, answer))
+            image = apply(Image(), records)
+        except (KeyError, AssertionError) as error:
+            raise _unreadable(snapshot.index, error) from error
+        self._show(image)
 
-    async def _commit_all(self) -> None:
-        """Sync and apply, in groups, until nothing is pending."""
-        try:
-            while self._pending and self._fault is None:
-                offset = self._pending[-1].offset
-                await self._log.synced(offset)
-                self._commit(offset)
-                self._snapshot_if_due()
-        except Exception as error:
-            self._stop(error)
-        finally:
-            self._running = None
-
-    def _commit(self, offset: int) -> None:
-        pending = self._pending
-        while pending and pending[0].offset <= offset:
-            done = pending[0]
-            old, self._image = self._image, done.image
-            if done.snapshot:
-                self._log.delete_before(done.offset)
-            elif old is not done.image:
-                for on_change in self._subscribers:
-                    on_change(old, done.image)
-            pending.popleft()
-            if done.answer is not None and not done.answer.done():
+    def apply(self, entry: Entry) -> None:
+        pending = self._pending[0] if self._pending else None
+        image = self._image
+        if entry.payload:
+            if pending is not None and pending.place == (entry.term, entry.index):
+                image = pending.image
+                self._log_records += pending.records
+            else:
+                records = _decoded(entry.payload, entry.index)
+                self._log_records += len(records)
+                try:
+                    image = apply(image, records)
+                except (KeyError, AssertionError) as error:
+                    raise _unreadable(entry.index, error) from error
+        self.applied_index = entry.index
+        self._show(image)
+        while self._pending and self._pending[0].place.index <= entry.index:
+            done = self._pending.popleft()
+            if done.answer.done():
+                continue
+            if done.place == (entry.term, entry.index):
                 done.answer.set_result(done.image)
+            else:
+                done.answer.set_exception(ApiError(ErrorCode.not_controller, "another leader has decided otherwise"))
+        self._snapshot_if_due()
 
-    def _snapshot_if_due(self) -> None:
-        if self._log_records <= self._snapshot_after + 2 * self._snapshot_records:
-            return
-        records = records_of(self._proposed)
-        self._log_records = 0
-        self._snapshot_records = len(records)
-        try:
-            self._append(records, snapshot=True, answer=None)
-        except ApiError:
-            # A full disk: the log stays as it is, and the next snapshot is due after as many records again.
-            pass
+    def stand(self, standing: Standing) -> None:
+        if standing.role is not RoleName.LEADER:
+            self._drop_pending(ApiError(ErrorCode.not_controller, "another node leads now"))
+        for on_standing in self._watchers:
+            on_standing(standing)
 
-    def _stop(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """Go offline: nobody may believe that what is pending was decided."""
         self._fault = self._fault or error
-        self._proposed = self._image
+        self._drop_pending(self._offline(error))
+
+    def _show(self, image: Image) -> None:
+        old, self._image = self._image, image
+        if not self._pending:
+            self._proposed = image
+        if image is not old:
+            for on_change in self._subscribers:
+                on_change(old, image)
+        for arrival, index in list(self._arrivals.items()):
+            if index <= self.applied_index and not arrival.done():
+                arrival.set_result(None)
+
+    def _drop_pending(self, error: ApiError) -> None:
         pending, self._pending = self._pending, deque()
+        self._proposed = self._image
         for lost in pending:
-            if lost.answer is not None and not lost.answer.done():
-                lost.answer.set_exception(self._offline(error))
+            if not lost.answer.done():
+                lost.answer.set_exception(error)
+
+    # -- snapshots
+
+    def _snapshot_if_due(self) -> None:
+        due = self._snapshot_after + 2 * self._snapshot_records
+        if self._log_records <= due or self._snapshotting is not None:
+            return
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return  # at start-up: there is time later
+        self._snapshotting = loop.create_task(self._snapshot(self._image, self.applied_index), name="snapshot")
+
+    async def _snapshot(self, image: Image, index: int) -> None:
+        """Building it takes long where there is much: not on the loop."""
+        try:
+            records, payload = await self._workers.run(lambda: _snapshot_of(image))
+            self._log_records = 0
+            self._snapshot_records = records
+            self.quorum.compact(index, payload)
+        finally:
+            self._snapshotting = None
 
     def _offline(self, error: Exception) -> ApiError:
         return ApiError(ErrorCode.kafka_storage_error, f"the metadata log cannot be written: {error}")
+
+
+def image_of(storage: Storage) -> Image:
+    """What a log would make if all of it were committed: for tools that look at a directory. Raises CorruptionError."""
+    snapshot = storage.snapshot()
+    image = apply(Image(), _decoded(snapshot.payload, snapshot.index)) if snapshot.payload else Image()
+    for records in _records_after(storage, snapshot.index):
+        image = apply(image, records)
+    return image
+
+
+def _records_after(storage: Storage, index: int) -> Iterable[list[MetadataRecord]]:
+    first = max(index + 1, storage.first_index())
+    if first <= storage.last_index():
+        for entry in storage.entries(first, storage.last_index() + 1, 2**62):
+            if entry.payload:
+                yield _decoded(entry.payload, entry.index)
+
+
+def _snapshot_of(image: Image) -> tuple[int, bytes]:
+    records = records_of(image)
+    return len(records), _ENCODER.encode(Proposal(FORMAT, True, records))
+
+
+def _decoded(payload: bytes, index: int) -> list[MetadataRecord]:
+    try:
+        proposal = _DECODER.decode(payload)
+        if proposal.format != FORMAT:
+            raise ValueError(f"it has format {proposal.format}, this release reads format {FORMAT}")
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise _unreadable(index, error) from error
+    return proposal.records
+
+
+def _unreadable(index: int, error: Exception) -> CorruptionError:
+    return CorruptionError(
+        f"the metadata log cannot be replayed: entry {index}: {error}; "
+        "nothing was changed: restore the data directory from a backup"
+    )

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from headrace.core.ports import Buffer
     from headrace.storage.topic_config import TopicConfig
 
-METADATA = "__cluster_metadata"
-
 
 class ReadOnlyFile:
     """A file as long as it was at first sight. It is open only while it is read: a directory may hold thousands."""
@@ -131,14 +129,12 @@ class OfflineDirectory:
         self._image: Image | None = None
 
     def logs(self, topic: str | None = None, partition: int | None = None) -> list[LogPlace]:
-        """All logs, the metadata log too, or those of a topic. Raises UsageError if there is none by that name."""
+        """All logs of topics, or those of one topic. Raises UsageError if there is none by that name."""
         places = []
         for name in self.files.names("topics"):
             owner, _, number = name.rpartition("-")
             if owner and number.isdigit():
                 places.append(LogPlace(owner, int(number), f"topics/{name}"))
-        if self.files.names("metadata"):
-            places.append(LogPlace(METADATA, 0, "metadata"))
         chosen = [
             place
             for place in sorted(places, key=lambda place: (place.topic, place.partition))
@@ -157,7 +153,7 @@ class OfflineDirectory:
 
         topic = self._topics().topics.get(place.topic)
         configs = dict(topic.configs) if topic is not None else {}
-        if place.topic.startswith("__") and place.topic != METADATA:
+        if place.topic.startswith("__"):
             configs.setdefault("cleanup.policy", "compact")
         return TopicConfig.of(configs, StorageSettings())
 
@@ -173,31 +169,12 @@ class OfflineDirectory:
 
     def _topics(self) -> Image:
         if self._image is None:
-            from headrace.broker.controller import Controller
+            from headrace.broker.controller import image_of
             from headrace.broker.image import Image
+            from headrace.broker.raft_storage import read
 
             try:
-                self._image = Controller(_StoredEntries(self)).load()  # type: ignore[arg-type]
+                self._image = image_of(read(self.files)[0])
             except HeadraceError:
                 self._image = Image()
         return self._image
-
-
-class _StoredEntries:
-    """The metadata log's entries; only the reading half of `MetadataLog`."""
-
-    def __init__(self, directory: OfflineDirectory) -> None:
-        self._directory = directory
-
-    def read_all(self) -> Iterable[tuple[int, bytes]]:
-        from headrace.storage.segment import walk
-        from headrace.wire import batch
-
-        for name in self._directory.files.names("metadata"):
-            if name.endswith(".log"):
-                file = self._directory.files.open(f"metadata/{name}")
-                for _, header, data in walk(file, 0, file.size):
-                    if not batch.crc_matches(data, header):
-                        return
-                    for record in batch.records(data, header, max_bytes=2**31 - 1):
-                        yield record.offset, record.value or b""

@@ -34,6 +34,9 @@ class Dice(Protocol):
     def random(self) -> float:
         """From 0 to 1, without 1."""
 
+    def randrange(self, stop: int, /) -> int:
+        """From 0 to below `stop`."""
+
     def randbytes(self, n: int, /) -> bytes: ...
 
 
