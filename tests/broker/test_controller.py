@@ -8,7 +8,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from headrace.broker.controller import FORMAT, Controller, Proposal, image_of
+from headrace.broker.controller import FORMAT, Proposal, image_of
 from headrace.broker.image import (
     BrokerRecord,
     ConfigRecord,

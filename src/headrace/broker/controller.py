@@ -7,8 +7,8 @@ Rules:
 - One log entry is one proposal, so a proposal is whole or absent, whatever happens.
 - Decide against `proposed` and call `propose` without awaiting in between: nothing can slip in. `proposed` is the
   image as it will be once everything under way is committed; clients are shown `image` only.
-- Only the leader proposes; anywhere else `propose` ends in NOT_CONTROLLER. A leader that loses its place answers the same
-  for all that is under way: what becomes of it, the next leader's log tells.
+- Only the leader proposes; anywhere else `propose` ends in NOT_CONTROLLER. A leader that loses its place answers the
+  same for all that is under way: what becomes of it, the next leader's log tells.
 - Nothing is applied, answered or told to subscribers before it is committed: synced by a majority.
 - Subscribers are called on the loop, in the log's order, with the image before and after. They must not raise. What
   they set going behind (logs to open) is waited for before a proposal returns, through their `settled`.
@@ -214,10 +214,11 @@ class Controller:
         self._show(image)
 
     def apply(self, entry: Entry) -> None:
+        place = Place(entry.term, entry.index)
         pending = self._pending[0] if self._pending else None
         image = self._image
         if entry.payload:
-            if pending is not None and pending.place == (entry.term, entry.index):
+            if pending is not None and pending.place == place:
                 image = pending.image
                 self._log_records += pending.records
             else:
@@ -233,7 +234,7 @@ class Controller:
             done = self._pending.popleft()
             if done.answer.done():
                 continue
-            if done.place == (entry.term, entry.index):
+            if done.place == place:
                 done.answer.set_result(done.image)
             else:
                 done.answer.set_exception(ApiError(ErrorCode.not_controller, "another leader has decided otherwise"))

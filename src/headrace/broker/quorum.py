@@ -5,8 +5,8 @@ Rules:
   save leaves when it, and all before it, are durable. Nothing else waits for the disk.
 - The application is called on the loop, in the log's order: `restore`, `apply`, `stand`. If it raises, the node is
   offline: its state is not to be trusted any more.
-- A full disk delays a save until there is room; any other failure of the disk, or an acknowledged entry that is lost, is
-  final. Then nothing is sent, granted or applied any more: to the others this node is dead.
+- A full disk delays a save until there is room; any other failure of the disk, or an acknowledged entry that is lost,
+  is final. Then nothing is sent, granted or applied any more: to the others this node is dead.
 - A node that is alone has nothing to wait for: it does not tick, and it leads when `load` returns.
 - Messages are sent and forgotten; `Post` (see `broker/post.py`) carries them, or loses them.
 """
@@ -17,7 +17,8 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.core.errors import ApiError, DiskFullError, ErrorCode
 from headrace.raft.machine import Raft
@@ -58,7 +59,8 @@ class Application(Protocol):
         """The node is offline."""
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Place:
     """Of a proposal in the log. It is committed if an entry of this term is applied at this index."""
 
     term: int
@@ -247,7 +249,8 @@ class Consensus:
         dropped = self.raft.read(number)
         if dropped is not None:
             raise _refusal(dropped)
-        found = self._reads[number] = asyncio.get_running_loop().create_future()
+        found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._reads[number] = found
         self.pump()
         try:
             return await found

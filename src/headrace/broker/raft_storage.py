@@ -101,7 +101,7 @@ class RaftStorage(MemoryStorage):
         if not numbers:
             if files.exists("topics") or any(name.endswith(".log") for name in files.names(DIRECTORY)):
                 raise StorageError(
-                    f"the data directory holds topics, but no journal of the cluster's metadata ({DIRECTORY}/*{SUFFIX}):"
+                    f"the data directory holds topics, but no journal of the metadata ({DIRECTORY}/*{SUFFIX}):"
                     " it was partly emptied, or an older Headrace wrote it. Restore it from a backup"
                 )
             numbers = [0]
