@@ -51,16 +51,22 @@ def _chain(
     waiting = deque([crowded])
     while waiting:
         node_id = waiting.popleft()
-        if len(led[node_id]) < most[node_id]:
-            chain = []
-            while node_id != crowded:
-                number, before = came_by[node_id]
-                chain.append((number, node_id))
-                node_id = before
-            return chain
         for number in led[node_id]:
             for other in lists[number][1:]:
-                if other not in came_by:
-                    came_by[other] = (number, node_id)
-                    waiting.append(other)
+                if other in came_by:
+                    continue
+                came_by[other] = (number, node_id)
+                if len(led[other]) < most[other]:
+                    return _back(other, crowded, came_by)
+                waiting.append(other)
     return []
+
+
+def _back(end: int, start: int, came_by: Mapping[int, tuple[int, int]]) -> list[tuple[int, int]]:
+    """The chain that was followed, from its end: each partition is passed on before its next leader gets another."""
+    chain = []
+    while end != start:
+        number, before = came_by[end]
+        chain.append((number, end))
+        end = before
+    return chain

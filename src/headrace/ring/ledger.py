@@ -4,13 +4,16 @@ Rules:
 - A partition has at most one replica on a node. Its replicas stand on as many racks as there are: a replica goes to a
   rack that the others use least, and never to one that they use more than the rack it leaves.
 - A replica moves for balance only if its old holder, without it, still holds at least as much for its weight as the new
-  one with it. So every move evens out, nothing moves there and back, and there are no more moves than needed.
+  one with it. So every move evens out, and nothing moves there and back. What has moved already moves on first, since
+  that copies nothing more.
 - A replica keeps its place in its partition's list, leader's place or follower's, on whatever node it is.
 - Everything is in the order of ids and numbers: the same input gives the same answer everywhere.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from bisect import bisect_left, insort
 from collections.abc import Mapping, Sequence
 
@@ -29,6 +32,7 @@ class Ledger:
             self._sizes[rack] = self._sizes.get(rack, 0) + 1
         self._lists = lists
         self._topics = topics
+        self._origins = [tuple(replicas) for replicas in lists]
         self._held: dict[int, dict[int, None]] = {node_id: {} for node_id in self._nodes}
         self._leads = dict.fromkeys(self._nodes, 0)
         for number, replicas in enumerate(lists):
@@ -78,60 +82,66 @@ class Ledger:
 
     def balance(self) -> None:
         """From the nodes that hold most for their weight to those that hold least, while that evens out."""
-        moved = True
-        while moved:
-            moved = False
-            queues = _Queues(self._held, self._lists, self._topics)
-            barren: set[tuple[int, Rack]] = set()  # (donor, rack): nothing of the donor's may go there
-            for _, _, receiver in list(self._ranks):
-                cursors: dict[tuple[int, bool], int] = {}
-                while self._feed(receiver, queues, cursors, barren):
-                    moved = True
+        held = sum(len(numbers) for numbers in self._held.values())
+        per_weight = held / sum(node.weight for node in self._nodes.values())
+        for share in (per_weight, math.inf):  # first what is fair for all, then what racks allow
+            while self._even_out(share):
+                pass
 
     # How
 
-    def _feed(
-        self, receiver: int, queues: _Queues, cursors: dict[tuple[int, bool], int], barren: set[tuple[int, Rack]]
-    ) -> bool:
-        rack = self._racks[receiver]
-        fuller = (self.load(receiver) + 1) / self._nodes[receiver].weight
-        for ratio, _, donor in reversed(self._ranks):
-            if ratio < fuller:
-                return False
-            weight = self._nodes[donor].weight
-            if (self.load(donor) - 1) / weight < fuller or (donor, rack) in barren:
-                continue
-            lead = (self._leads[receiver] + 1) / self._nodes[receiver].weight <= (self._leads[donor] - 1) / weight
-            for leads in (lead, not lead):
-                found = self._pick(donor, receiver, queues.of(donor, leads), cursors, leads)
-                if found is not None:
-                    self._move(found, self._lists[found].index(donor), receiver)
-                    return True
-            if not any(
-                self._rack_allows(number, self._lists[number].index(donor), rack) for number in self._held[donor]
-            ):
-                barren.add((donor, rack))
-        return False
+    def _even_out(self, share: float) -> bool:
+        """Whether anything moved. `share`: how much a node takes for each unit of weight."""
+        moved = False
+        queues = _Queues(self._held, self._lists, self._origins, self._topics)
+        barren: set[tuple[int, Rack]] = set()  # (donor, rack): nothing of the donor's may go there
+        for _, _, receiver in list(self._ranks):
+            moved |= self._fill(receiver, share, queues, barren)
+        return moved
 
-    def _pick(
-        self, donor: int, receiver: int, queue: Sequence[int], cursors: dict[tuple[int, bool], int], leads: bool
-    ) -> int | None:
-        """The next of the donor's replicas that the receiver may take; what was passed over is not looked at again."""
-        at = cursors.get((donor, leads), 0)
+    def _fill(self, receiver: int, share: float, queues: _Queues, barren: set[tuple[int, Rack]]) -> bool:
+        """Replicas for `receiver` from those that hold most. Who has nothing for it, or little, is not asked again."""
+        rack, weight = self._racks[receiver], self._nodes[receiver].weight
+        least = (self.load(receiver) + 1) / weight
+        donors = [(-ratio, tie, donor) for ratio, tie, donor in self._ranks if ratio > least]
+        heapq.heapify(donors)
+        cursors: dict[tuple[int, bool], int] = {}
+        moved = False
+        while donors and self.load(receiver) < share * weight:
+            _, tie, donor = donors[0]
+            spare = (self.load(donor) - 1) / self._nodes[donor].weight
+            found = None
+            if spare >= (self.load(receiver) + 1) / weight and (donor, rack) not in barren:
+                found = self._pick(donor, receiver, queues, cursors)
+                if found is None and not self._may_give(donor, rack):
+                    barren.add((donor, rack))
+            if found is None:
+                heapq.heappop(donors)
+                continue
+            self._move(found, self._lists[found].index(donor), receiver)
+            heapq.heapreplace(donors, (-spare, tie, donor))
+            moved = True
+        return moved
+
+    def _may_give(self, donor: int, rack: Rack) -> bool:
+        return any(self._rack_allows(number, self._lists[number].index(donor), rack) for number in self._held[donor])
+
+    def _pick(self, donor: int, receiver: int, queues: _Queues, cursors: dict[tuple[int, bool], int]) -> int | None:
+        """The next of the donor's replicas that the receiver may take: a leading one, if that evens out the leaders."""
         rack = self._racks[receiver]
-        found = None
-        while at < len(queue) and found is None:
-            number = queue[at]
-            replicas = self._lists[number]
-            at += 1
-            if (
-                donor in replicas
-                and receiver not in replicas
-                and self._rack_allows(number, replicas.index(donor), rack)
-            ):
-                found = number
-        cursors[donor, leads] = at
-        return found
+        leads = (self._leads[donor] - 1) / self._nodes[donor].weight
+        lead = (self._leads[receiver] + 1) / self._nodes[receiver].weight <= leads
+        for leading in (lead, not lead):
+            queue = queues.of(donor, leading)
+            for at in range(cursors.get((donor, leading), 0), len(queue)):
+                number = queue[at]
+                replicas = self._lists[number]
+                is_there = donor in replicas and receiver not in replicas  # the queue may be older than a move
+                if is_there and self._rack_allows(number, replicas.index(donor), rack):
+                    cursors[donor, leading] = at + 1
+                    return number
+            cursors[donor, leading] = len(queue)
+        return None
 
     def _rack_allows(self, number: int, position: int, rack: Rack) -> bool:
         own = self._racks[self._lists[number][position]]
@@ -185,13 +195,18 @@ class Ledger:
 
 
 class _Queues:
-    """The order in which a node gives replicas away: first from the topics that it holds most of."""
+    """The order in which a node gives replicas away: what it just got, then from topics that it holds most of."""
 
     def __init__(
-        self, held: Mapping[int, Mapping[int, None]], lists: Sequence[Sequence[int]], topics: Sequence[str]
+        self,
+        held: Mapping[int, Mapping[int, None]],
+        lists: Sequence[Sequence[int]],
+        origins: Sequence[Sequence[int]],
+        topics: Sequence[str],
     ) -> None:
         self._held = held
         self._lists = lists
+        self._origins = origins
         self._topics = topics
         self._queues: dict[int, tuple[list[int], list[int]]] = {}
 
@@ -203,10 +218,10 @@ class _Queues:
 
     def _queue(self, node_id: int, leads: bool) -> list[int]:
         counts: dict[str, int] = {}
-        places: list[tuple[int, int]] = []
+        places: list[tuple[bool, int, int]] = []
         for number in sorted(self._held[node_id]):
             if (self._lists[number][0] == node_id) == leads:
                 topic = self._topics[number]
                 counts[topic] = counts.get(topic, 0) + 1
-                places.append((-counts[topic], number))
-        return [number for _, number in sorted(places)]
+                places.append((node_id in self._origins[number], -counts[topic], number))
+        return [number for _, _, number in sorted(places)]

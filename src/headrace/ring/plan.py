@@ -2,7 +2,7 @@
 
 Rules:
 - It begins with what is, not with what the ring would choose: a node that joins N takes about 1/(N+1) of the replicas,
-  and nothing else moves; a node that leaves gives what it holds, and nothing else moves.
+  and nothing else moves; a node that leaves gives what it holds, and hardly anything else moves.
 - A replica keeps its place in the list; the preferred leader changes only where its replica moves, or where a node
   would lead a tenth more than its share.
 - The number of replicas falls only if there are fewer nodes than replicas. The move then says so: `missing`.
