@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import output, ready
+from headrace.cli import dlq, output, ready
 from headrace.cli.options import Json
 from headrace.cli.report import UsageError
 
@@ -247,3 +247,4 @@ def _view(found: dict[str, Any]) -> Any:
 
 
 ready.register(app)
+app.add_typer(dlq.app, name="dlq")

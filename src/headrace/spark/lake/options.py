@@ -9,9 +9,9 @@ from typing import Final
 from headrace.core.config import suggestion
 from headrace.core.errors import ConfigError
 from headrace.spark.lake.place import Place
+from headrace.spark.option import OF_SPARK
 
-_KNOWN: Final = ("path", "partitionBy", "maxRowsPerTrigger", "columns", "version")
-_OF_SPARK: Final = frozenset({"queryname", "checkpointlocation", "__hive_compatible_bucketed_table_insertion__"})
+_KNOWN: Final = ("path", "partitionBy", "maxRowsPerTrigger", "columns", "version", "txnAppId", "txnVersion")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,7 @@ class LakeOptions:
     partition_by: tuple[str, ...] = ()
     max_rows: int | None = None
     version: int | None = None
+    transaction: tuple[str, int] | None = None  # of a batch write that may be repeated: name and version
 
     @property
     def place(self) -> Place:
@@ -34,15 +35,19 @@ def parse(given: Mapping[str, str]) -> LakeOptions:
         lower = name.lower()
         if lower in names:
             values[names[lower]] = value
-        elif lower not in _OF_SPARK:
+        elif lower not in OF_SPARK:
             raise ConfigError(f"option {name!r} is not known{suggestion(name, _KNOWN)}")
     if not values.get("path"):
         raise ConfigError("option 'path' is missing: where the table lies")
+    application, version = values.get("txnAppId"), _whole("txnVersion", values.get("txnVersion"), 0)
+    if (application is None) != (version is None):
+        raise ConfigError("options 'txnAppId' and 'txnVersion' need each other")
     return LakeOptions(
         Place.of(values["path"]).uri,
         tuple(each.strip() for each in values.get("partitionBy", "").split(",") if each.strip()),
         _whole("maxRowsPerTrigger", values.get("maxRowsPerTrigger"), 1),
         _whole("version", values.get("version"), 0),
+        None if application is None or version is None else (application, version),
     )
 
 

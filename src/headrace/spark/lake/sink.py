@@ -1,7 +1,8 @@
 """Any DataFrame into a Delta table: tasks write Parquet, the driver commits.
 
 Rules:
-- A streaming batch is committed with the application transaction (query id, batch id): run again, it adds nothing.
+- A streaming batch is committed with the application transaction (query id, batch id): run again, it adds nothing. A
+  batch write can say its own (`txnAppId`, `txnVersion`), as Delta's writers do: so writes foreachBatch exactly once.
 - `abort` deletes nothing: Spark calls it also when a commit failed after it took effect. `vacuum` clears what is left.
 """
 
@@ -103,7 +104,9 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         files = [each for message in messages if isinstance(message, Written) for each in message.files]
-        self._prepare().commit(files, overwrite=self._overwrite)
+        table, transaction = self._prepare(), self._options.transaction
+        if files or self._overwrite or transaction is None:
+            table.commit(files, transaction=transaction, overwrite=self._overwrite)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):

@@ -14,6 +14,7 @@ from headrace.spark.lake.table import Table
 from headrace.spark.options import parse
 from headrace.spark.pipeline.config import ArchiveSink, Pipeline, TableSink, TopicSink, TopicSource
 from headrace.spark.pipeline.frames import Frames, first_line, place, source_options
+from headrace.spark.pipeline.lineage import couriers, with_letters
 from headrace.spark.pipeline.sinks import to_topic
 from headrace.spark.schema import to_arrow
 
@@ -51,6 +52,9 @@ def check(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Iterator[Fin
             yield Finding(f"sink {sink.name}", _sink(sink, views[sink.view], folder))
         except Exception as error:
             yield Finding(f"sink {sink.name}", first_line(error), False)
+    carriers = couriers(pipeline, folder)
+    for name in with_letters(pipeline):
+        yield Finding(f"dead letters of {name}", _letters(pipeline, name, carriers.get(name, "")))
 
 
 def _topics(pipeline: Pipeline) -> Iterator[Finding]:
@@ -68,6 +72,14 @@ def _topics(pipeline: Pipeline) -> Iterator[Finding]:
             yield Finding(f"source {name}", str(error), False)
         else:
             yield Finding(f"source {name}", f"{len({each[0] for each in found})} topics, {len(found)} partitions")
+
+
+def _letters(pipeline: Pipeline, name: str, courier: str) -> str:
+    source = pipeline.sources[name]
+    assert isinstance(source, TopicSource) and source.decode is not None
+    decode = source.decode
+    where = f"topic {decode.dlq}" if decode.dlq else f"table {decode.dlq_table}"
+    return f"{where}, with the batches of sink {courier}" if courier else f"{where}, by a query of their own"
 
 
 def _sink(sink: object, frame: DataFrame, folder: Path) -> str:

@@ -304,6 +304,10 @@ def _source_faults(name: str, source: Source, pipeline: Pipeline) -> Iterable[st
                 yield f"decode.keep: a record has no {each!r}"
         if (decode.on_error == "dlq") != bool(decode.dlq or decode.dlq_table):
             yield "decode: on_error dlq goes with dlq (a topic) or dlq_table"
+        elif decode.dlq and decode.dlq_table:
+            yield "decode: give dlq (a topic) or dlq_table, not both"
+        if decode.on_error == "dlq" and source.static:
+            yield "decode: a static topic is read again for every batch and has no dead letters; use fail or skip"
     if source.latest_by_key and not source.static:
         yield "latest_by_key goes with static: true"
 

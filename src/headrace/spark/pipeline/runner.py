@@ -24,13 +24,13 @@ from headrace.spark.pipeline.config import (
     ConsoleSink,
     Pipeline,
     Sink,
-    TableSink,
     TopicSink,
     TopicSource,
     interval,
 )
 from headrace.spark.pipeline.frames import Frames, first_line, place, source_options
-from headrace.spark.pipeline.sinks import to_topic
+from headrace.spark.pipeline.lineage import carried, couriers, with_letters
+from headrace.spark.pipeline.sinks import Flow, letter_flow, sink_flow, stream
 from headrace.spark.pipeline.state import State
 from headrace.spark.pipeline.watch import Watch
 
@@ -108,50 +108,45 @@ class Runner:
     # what is run
 
     def _plan(self) -> None:
+        carriers = couriers(self._pipeline, self._folder)
         for sink in self._pipeline.sinks:
-            self._starts[sink.name] = self._starter(sink)
-        for name, source in self._pipeline.sources.items():
-            decode = source.decode if isinstance(source, TopicSource) else None
-            if decode is not None and decode.on_error == "dlq":
-                query = f"{name}-dlq"
-                bad = Frames(self._spark, self._pipeline, self._folder, query=query).bad[name]
-                self._starts[query] = self._started(query, self._dead(bad, decode.dlq, decode.dlq_table))
+            self._starts[sink.name] = self._starter(sink, carried(sink.name, carriers))
+        for source in with_letters(self._pipeline):
+            if source not in carriers:
+                query = f"{source}-dlq"
+                frames = Frames(self._spark, self._pipeline, self._folder, query=query)
+                self._starts[query] = self._started(query, stream(self._letters(source, frames)))
 
-    def _starter(self, sink: Sink) -> Start:
+    def _starter(self, sink: Sink, letters: list[str]) -> Start:
         if isinstance(sink, ArchiveSink):
             return self._archive(sink)
         frames = Frames(self._spark, self._pipeline, self._folder, query=sink.name)
         frame = frames.views[sink.view]
         if not frame.isStreaming:
             raise ConfigError(f"sink {sink.name}: {sink.view!r} does not stream; no source of it is a stream")
-        return self._started(sink.name, self._writer(sink, frame))
+        if isinstance(sink, ConsoleSink):
+            return self._started(sink.name, self._shown(sink, frame))
+        writer = stream(
+            sink_flow(self._pipeline, self._folder, sink, frame),
+            [self._letters(source, frames) for source in letters],
+            mode=sink.mode if isinstance(sink, TopicSink) else "append",
+            staging=f"{self._checkpoint(sink.name)}/headrace-staging",
+        )
+        return self._started(sink.name, writer)
 
-    def _writer(self, sink: Sink, frame: DataFrame) -> Any:
-        if isinstance(sink, TopicSink):
-            writer = to_topic(frame, sink).writeStream.format("headrace").outputMode(sink.mode)
-            writer = writer.option("kafka.bootstrap.servers", self._pipeline.broker).option("topic", sink.topic)
-            return writer.option("delivery", sink.delivery).options(**{k: str(v) for k, v in sink.options.items()})
-        if isinstance(sink, TableSink):
-            writer = frame.writeStream.format("headracelake").option("path", place(self._folder, sink.path))
-            return writer.option("partitionBy", ",".join(sink.partition_by))
-        assert isinstance(sink, ConsoleSink), sink
-        writer = frame.writeStream.outputMode(sink.mode)
+    def _letters(self, name: str, frames: Frames) -> Flow:
+        source = self._pipeline.sources[name]
+        assert isinstance(source, TopicSource) and source.decode is not None
+        return letter_flow(self._pipeline, self._folder, name, source.decode, frames.bad[name])
+
+    def _shown(self, sink: ConsoleSink, frame: DataFrame) -> Any:
         say, rows = self._say, sink.rows
 
         def show(batch: DataFrame, batch_id: int) -> None:
             for row in batch.limit(rows).collect():
                 say(f"batch {batch_id}: {row.asDict(recursive=True)}")
 
-        return writer.foreachBatch(show)
-
-    def _dead(self, bad: DataFrame, topic: str, table: str) -> Any:
-        from headrace.spark.values import dead_letters
-
-        if topic:
-            writer = dead_letters(bad).writeStream.format("headrace").option("topic", topic)
-            return writer.option("kafka.bootstrap.servers", self._pipeline.broker).option("delivery", "exactly_once")
-        writer = bad.writeStream.format("headracelake")
-        return writer.option("path", place(self._folder, table))
+        return frame.writeStream.outputMode(sink.mode).foreachBatch(show)
 
     def _started(self, name: str, writer: Any) -> Start:
         writer = writer.queryName(f"{self._pipeline.name}.{name}").option("checkpointLocation", self._checkpoint(name))

@@ -1,8 +1,8 @@
 """A pipeline as a Spark Declarative Pipeline: `spark-pipeline.yml` and Python under `transformations/`.
 
 What is the same: sources, decoding, SQL, sinks, exactly-once. What differs, because Spark's runner differs: it runs
-once over what is there and ends (no trigger), it keeps checkpoints under its own storage, and an archive sink becomes a
-table sink of the raw records, whose rows go through the JVM.
+once over what is there and ends (no trigger), it keeps checkpoints under its own storage, dead letters have a flow of
+their own, and an archive sink becomes a table sink of the raw records, whose rows go through the JVM.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from headrace.spark.pipeline.config import (
     Sink,
     TableSink,
     TopicSink,
+    TopicSource,
 )
 from headrace.spark.pipeline.frames import place
+from headrace.spark.pipeline.lineage import with_letters
+from headrace.spark.pipeline.sinks import letter_target
 
 _FLOW: Final = '''"""Made by `headrace pipeline export-sdp` from {name}."""
 
@@ -31,7 +34,7 @@ from pathlib import Path
 from pyspark import pipelines as dp
 from pyspark.sql import SparkSession
 
-from headrace.spark.pipeline.sdp import view
+from headrace.spark.pipeline.sdp import letters, view
 
 HOME = Path({home!r})
 spark = SparkSession.active()
@@ -40,7 +43,7 @@ _SINK: Final = """
 
 dp.create_sink({name!r}, {kind!r}, {options!r})
 # Made here, as Spark allows no look at columns inside of the function.
-{function}_rows = view(spark, HOME, {view!r}, {query!r})
+{function}_rows = {rows}
 
 
 @dp.append_flow(target={name!r}, name={flow!r})
@@ -71,10 +74,17 @@ def export(pipeline: Pipeline, folder: Path, to: Path) -> list[Path]:
 def _sinks(pipeline: Pipeline, folder: Path) -> Iterator[str]:
     for sink in pipeline.sinks:
         kind, options = _target(pipeline, folder, sink)
-        word = sink.name.replace("-", "_")
-        yield _SINK.format(
-            name=word, kind=kind, options=options, flow=f"{word}_flow", function=word, view=sink.view, query=sink.name
-        )
+        yield _flow(sink.name, kind, options, f"view(spark, HOME, {sink.view!r}, {sink.name!r})")
+    for name in with_letters(pipeline):
+        source = pipeline.sources[name]
+        assert isinstance(source, TopicSource) and source.decode is not None
+        target = letter_target(pipeline, folder, name, source.decode)
+        yield _flow(target.name, target.format, dict(target.options), f"letters(spark, HOME, {name!r})")
+
+
+def _flow(name: str, kind: str, options: dict[str, str], rows: str) -> str:
+    word = name.replace("-", "_")
+    return _SINK.format(name=word, kind=kind, options=options, flow=f"{word}_flow", function=word, rows=rows)
 
 
 def _target(pipeline: Pipeline, folder: Path, sink: Sink) -> tuple[str, dict[str, str]]:
@@ -102,3 +112,16 @@ def view(spark: Any, folder: Path, name: str, query: str) -> Any:
     sink = next(each for each in pipeline.sinks if each.name == query)
     frame = Frames(spark, pipeline, folder, query=f"sdp-{query}", register=False).views[name]
     return to_topic(frame, sink) if isinstance(sink, TopicSink) else frame
+
+
+def letters(spark: Any, folder: Path, source: str) -> Any:
+    """The misfits of a source, likewise."""
+    from headrace.spark.pipeline.config import load
+    from headrace.spark.pipeline.frames import Frames
+    from headrace.spark.pipeline.sinks import letter_flow
+
+    pipeline = load(folder)
+    found = pipeline.sources[source]
+    assert isinstance(found, TopicSource) and found.decode is not None
+    bad = Frames(spark, pipeline, folder, query=f"sdp-{source}-dlq", register=False).bad[source]
+    return letter_flow(pipeline, folder, source, found.decode, bad).rows

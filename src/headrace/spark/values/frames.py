@@ -148,7 +148,7 @@ def encode(
 
 
 def dead_letters(bad: DataFrame, topic: str = "") -> DataFrame:
-    """Misfits as records for the sink: key and bytes as they came, where they came from and why in headers."""
+    """Misfits as records for the sink: key, bytes and headers as they came; headrace.* say where from, and why."""
     from pyspark.sql import functions as f
 
     def header(name: str, column: Column) -> Column:
@@ -157,8 +157,12 @@ def dead_letters(bad: DataFrame, topic: str = "") -> DataFrame:
     context = [
         header(name, f.col(name)) for name in ("topic", "partition", "offset", "timestamp") if name in bad.columns
     ]
+    said = f.array(*context, header("error", f.col("error")))
+    if "headers" in bad.columns:
+        own = f.col("headers")
+        said = f.when(own.isNull(), said).otherwise(f.concat(own, said))
     columns = [f.col("key")] if "key" in bad.columns else []
-    columns += [f.col("value"), f.array(*context, header("error", f.col("error"))).alias("headers")]
+    columns += [f.col("value"), said.alias("headers")]
     if topic:
         columns.append(f.lit(topic).alias("topic"))
     return bad.select(*columns)
