@@ -124,6 +124,9 @@ class Housekeeping:
         now_ms = self._clock.now_ms()
 
         def retain(partition: Partition) -> None:
+            if not partition.leads:  # a follower's log begins where its leader's does
+                partition.log.producers.expire(now_ms, partition.log.producer_expiry_ms)
+                return
             rolled = partition.log.roll_if_due(now_ms)
             removed = partition.log.retain(now_ms, limit_offset=partition.high_watermark)
             if rolled or removed:

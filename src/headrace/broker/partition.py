@@ -1,51 +1,68 @@
-"""One partition that this broker leads: a log, a high watermark, and those who wait for it to move.
+"""One partition of which this broker has a replica: a log, a high watermark, and those who wait for it to move.
 
 Rules:
 - One thread owns everything here. Nothing in this module awaits while it holds half-made state.
-- The high watermark is what consumers may see and what `acks=all` waits for. With `flush=ack` it follows the flushed
-  offset, so that an offset that was ever seen keeps its value through a power cut; otherwise it follows the end.
+- A partition leads or follows, as the image says, in one leader epoch after the other. Only a leader takes records from
+  clients and answers them; who waits when it stops leading is told NOT_LEADER_OR_FOLLOWER. A follower appends what its
+  leader has, as it is, and cuts off what the leader never had.
+- The high watermark is what consumers may see and what `acks=all` waits for: the offset that every in-sync replica has
+  reached. Of us that is, with `flush=ack`, the flushed offset, so that an offset that was ever seen keeps its value
+  through a power cut; otherwise the end. A follower is told it by its leader, and so may know it a little late.
 - The last stable offset is what readers of committed records may see. It moves only when the high watermark does.
 - A log that failed stays failed: every waiter and every later call gets KAFKA_STORAGE_ERROR.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from headrace.broker.followers import Followers
+from headrace.broker.image import PartitionRecord
 from headrace.broker.waiting import Commit, Poll
 from headrace.core.counters import Traffic
-from headrace.core.errors import ApiError, DiskFullError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, CorruptionError, DiskFullError, ErrorCode, StorageError
 from headrace.storage.log import Appended, Log
+from headrace.storage.swapping import note_gap
 from headrace.storage.transactions import Marker, append_marker
 from headrace.wire import batch
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Clock
+    from headrace.core.ports import Clock, Workers
     from headrace.wire.batch import BatchHeader, Record
 
+NOBODY: Final = -1
 READ_CHUNK_BYTES = 8 * 1024 * 1024
 
 
 class Partition:
-    """One partition that we lead."""
+    """One replica; ours."""
 
     __slots__ = (
+        "_alone",
         "_clock",
         "_commits",
+        "_copies",
+        "_cut",
         "_grown_bytes",
         "_polls",
         "_stable_offset",
         "_touched",
         "durable_ack",
+        "epoch_start_offset",
         "high_watermark",
         "index",
+        "leader",
         "leader_epoch",
+        "leads",
         "log",
         "may_mark",
         "on_marker",
+        "record",
+        "replicas",
         "topic",
         "topic_id",
         "traffic",
@@ -58,42 +75,207 @@ class Partition:
         index: int,
         log: Log,
         *,
-        leader_epoch: int,
+        leader_epoch: int = NOBODY,
         clock: Clock,
         traffic: Traffic,
         touched: Callable[[Partition], None],
     ) -> None:
+        """With a `leader_epoch` it leads at once, and alone; otherwise it is to be told."""
         self.topic = topic
         self.topic_id = topic_id
         self.index = index
         self.log = log
-        self.leader_epoch = leader_epoch
+        self.leads = False
+        self.leader = NOBODY  # the node that leads
+        self.leader_epoch = NOBODY
+        self.record: PartitionRecord | None = None  # as the image has it
+        self.replicas: Followers | None = None  # of a leader that has others
+        self.epoch_start_offset = 0  # where the log ended when we began to lead
         self.traffic = traffic
         self.durable_ack = False
-        self.high_watermark = 0
+        self.high_watermark = log.start_offset
         # Who keeps pending records here is asked before a marker is appended (it may raise ApiError), and told of it:
         # (partition, producer id, epoch, commit).
         self.may_mark: Callable[[], object] | None = None
         self.on_marker: Callable[[Partition, int, int, bool], None] | None = None
+        self._alone = False  # we lead, and nobody else is in sync or about to be: the high watermark is ours
         self._stable_offset = 0  # as those who wait know it
         self._clock = clock
         self._touched = touched
         self._commits: deque[tuple[int, Commit[Any]]] = deque()
         self._polls: dict[Poll, None] = {}
+        self._copies: dict[Poll, None] = {}  # of followers, who need not wait for the high watermark
+        self._cut: asyncio.Task[None] | None = None
         self._grown_bytes = 0
         self.configured()
+        if leader_epoch >= 0:
+            self.become_leader(PartitionRecord(topic, index, (0,), (0,), 0, leader_epoch))
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index})"
+
+    # ------------------------------------------------------------------ roles
 
     def configured(self) -> None:
         """Take over what the topic's configuration says about flushing."""
         config = self.log.config
         self.durable_ack = config.flush == "ack" and config.storage == "disk"
-        # What consumers have seen stays seen, whatever the new way of flushing has to say about it.
-        reached = self.log.flushed_offset if self.durable_ack else self.log.end_offset
-        self.high_watermark = max(self.high_watermark, reached)
-        self._stable_offset = self.last_stable_offset
+        if self.leads:
+            self.advance()  # never back: what consumers have seen stays seen
+
+    def become_leader(self, record: PartitionRecord) -> None:
+        """Lead from now on in the record's epoch, or go on with another set of replicas."""
+        if not (self.leads and record.leader_epoch == self.leader_epoch):
+            self._resign()
+            self.leads = True
+            self.leader = record.leader
+            self.leader_epoch = record.leader_epoch
+            self.epoch_start_offset = self.log.end_offset
+            self.replicas = None
+            self._grown_bytes = 0
+            self._stable_offset = self.last_stable_offset
+        self.record = record
+        others = [node for node in record.replicas if node != record.leader]
+        if not others:
+            self.replicas = None
+        elif self.replicas is None:
+            self.replicas = Followers(record)
+        else:
+            self.replicas.changed(record)
+        self.reconsider()
+
+    def become_follower(self, record: PartitionRecord) -> None:
+        """Follow the record's leader; there may be none."""
+        if record.leader_epoch != self.leader_epoch or self.leads:
+            self._resign()
+            self.leader_epoch = record.leader_epoch
+        self.leader = record.leader
+        self.record = record
+
+    def retire(self) -> None:
+        """This node has no replica any more."""
+        self.fail(ApiError(ErrorCode.unknown_topic_or_partition))
+        self._resign()
+        self.leader = NOBODY
+        self.leader_epoch = NOBODY
+
+    def _resign(self) -> None:
+        """Lead no more, and tell everyone who waits."""
+        if not self.leads:
+            return
+        self.leads = self._alone = False
+        self.replicas = None
+        self.may_mark = self.on_marker = None
+        self.fail(ApiError(ErrorCode.not_leader_or_follower, "Another node leads the partition now."))
+
+    def reconsider(self) -> None:
+        """The in-sync set has changed, or is about to."""
+        if self.leads:
+            self._alone = self.replicas is None or self.replicas.alone
+            self.advance()
+
+    @property
+    def in_sync(self) -> int:
+        """How many replicas have everything that is committed, by what was decided."""
+        return 1 if self.record is None else len(self.record.isr)
+
+    def epoch_end(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) as OffsetForLeaderEpoch has it; (-1, -1) if unknown.
+
+        Epochs in which nothing was written up to ours ended where the log does.
+        """
+        latest = self.log.epochs.latest
+        if latest < leader_epoch <= self.leader_epoch:
+            return (latest if latest >= 0 else leader_epoch), self.log.end_offset
+        return self.log.end_offset_for(leader_epoch)
+
+    def asked_by(self, node: int, node_epoch: int, offset: int, last_epoch: int) -> tuple[int, int] | None:
+        """A follower asks for `offset`, and the record before it has `last_epoch` (-1: it has none).
+
+        Returns where its log parts from ours, if it does: (epoch, end offset). If not, it has all below `offset`.
+        Raises ApiError: not_leader_or_follower if it is no replica of ours, offset_out_of_range.
+        """
+        log = self.log
+        if self.replicas is None or node not in self.replicas.followers:
+            raise ApiError(ErrorCode.not_leader_or_follower, f"Node {node} has no replica.")
+        if last_epoch >= 0:
+            epoch, end_offset = self.epoch_end(last_epoch)
+            if epoch < 0:
+                raise ApiError(ErrorCode.offset_out_of_range, f"Epoch {last_epoch} is not known.")
+            if epoch < last_epoch or end_offset < offset:
+                return epoch, end_offset
+        if not log.start_offset <= offset <= log.end_offset:
+            raise ApiError(ErrorCode.offset_out_of_range)
+        now = self._clock.monotonic()
+        if not self.replicas.asked(node, node_epoch, offset, log.end_offset, now):
+            raise ApiError(ErrorCode.stale_broker_epoch, f"Node {node} was started again.")
+        self.reconsider()
+        return None
+
+    # ------------------------------------------------------------------ following
+
+    def append_copied(self, data: bytes) -> None:
+        """Append batches of our leader, as they are. Raises StorageError; CorruptionError: they are not whole."""
+        log = self.log
+        headers = list(batch.headers(data))
+        end_offset, epoch, gap = log.end_offset, log.epochs.latest, -1
+        for header in headers:
+            if header.base_offset > end_offset:
+                gap = header.base_offset
+            if not epoch <= header.leader_epoch <= self.leader_epoch or header.base_offset < end_offset:
+                raise CorruptionError(f"{self!r}: a batch at offset {header.base_offset} does not fit")
+            if header.last_offset_delta < 0 or not batch.crc_matches(data, header):
+                raise CorruptionError(f"{self!r}: a batch at offset {header.base_offset} is damaged")
+            end_offset, epoch = header.base_offset + header.last_offset_delta + 1, header.leader_epoch
+        if not headers or headers[-1].position + headers[-1].size != len(data):
+            raise CorruptionError(f"{self!r}: what the leader sent ends within a batch")
+        if gap >= 0:
+            note_gap(log, gap)  # the leader has compacted its log
+        try:
+            log.append(bytearray(data), headers, leader_epoch=epoch, now_ms=self._clock.now_ms(), stamp=False)
+        except StorageError as error:
+            self._storage_fault(error)
+            raise
+        self._touched(self)
+
+    def learn(self, high_watermark: int, start_offset: int) -> bool:
+        """What our leader says of itself. True if segments have to go with the next sync."""
+        log = self.log
+        reached = log.flushed_offset if self.durable_ack else log.end_offset
+        self.high_watermark = max(self.high_watermark, min(high_watermark, reached))
+        if not log.start_offset < start_offset <= log.end_offset:
+            return False
+        log.delete_before(start_offset)
+        return True
+
+    async def cut(self, work: Callable[[], None], workers: Workers) -> None:
+        """Let a worker have the log (see `storage.cutting`). No sync or swap may be under way. Raises StorageError."""
+        assert not self.leads and not self.log.busy
+        self.log.cutting = True
+        self._cut = asyncio.get_running_loop().create_task(self._in_worker(work, workers))
+        await asyncio.shield(self._cut)  # whatever becomes of the one who waits
+
+    async def _in_worker(self, work: Callable[[], None], workers: Workers) -> None:
+        try:
+            await workers.run(work)
+        except StorageError as error:
+            self._storage_fault(error)
+            raise
+        finally:
+            self.log.cutting = False
+            self.high_watermark = min(self.high_watermark, self.log.end_offset)
+
+    async def idle(self) -> None:
+        """Wait until no worker has the log."""
+        if self._cut is not None:
+            await asyncio.wait([self._cut])
+
+    def when_idle(self, then: Callable[[], None]) -> None:
+        """Call `then` when the worker that has the log is through with it."""
+        assert self._cut is not None
+        self._cut.add_done_callback(lambda _: then())
+
+    # ------------------------------------------------------------------ leading
 
     @property
     def last_stable_offset(self) -> int:
@@ -109,6 +291,8 @@ class Partition:
 
     def append(self, data: bytearray, headers: Sequence[BatchHeader]) -> Appended:
         """Append checked batches of a client. Raises ApiError; a disk that failed is KAFKA_STORAGE_ERROR."""
+        if not self.leads:
+            raise ApiError(ErrorCode.not_leader_or_follower)
         log = self.log
         try:
             appended = log.append(data, headers, leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
@@ -126,6 +310,9 @@ class Partition:
         self._grown_bytes += size_bytes
         if not self.durable_ack:
             self.advance()
+        if self._copies:
+            for poll in tuple(self._copies):
+                poll.wake()
         self._touched(self)
 
     def _storage_fault(self, error: StorageError) -> ApiError:
@@ -164,6 +351,8 @@ class Partition:
 
         Raises ApiError: invalid_producer_epoch, transaction_coordinator_fenced, kafka_storage_error.
         """
+        if not self.leads:
+            raise ApiError(ErrorCode.not_leader_or_follower)
         if self.may_mark is not None:
             self.may_mark()
         size_bytes = self.log.size_bytes
@@ -184,9 +373,13 @@ class Partition:
         return appended.last_offset + 1
 
     def advance(self) -> None:
-        """Move the high watermark to where the log allows it, and wake who waited for that."""
+        """Move the high watermark to where the replicas allow it, and wake who waited for that."""
         log = self.log
         reached = log.flushed_offset if self.durable_ack else log.end_offset
+        if not self._alone:
+            if self.replicas is None:
+                return  # our leader decides
+            reached = self.replicas.committed_offset(reached)
         if reached <= self.high_watermark:
             return
         before, self.high_watermark = self.high_watermark, reached
@@ -221,11 +414,13 @@ class Partition:
         if self.when_committed(next_offset, commit):
             await commit.begin(1)
 
-    def watch(self, poll: Poll) -> None:
-        self._polls[poll] = None
+    def watch(self, poll: Poll, *, uncommitted: bool = False) -> None:
+        """Tell `poll` of what arrives; of records that are not committed yet, too, if it is a follower's."""
+        (self._copies if uncommitted else self._polls)[poll] = None
 
     def unwatch(self, poll: Poll) -> None:
         self._polls.pop(poll, None)
+        self._copies.pop(poll, None)
 
     def fail(self, error: StorageError | ApiError) -> None:
         """The log is lost to us. Tell everyone who waits."""
@@ -235,7 +430,7 @@ class Partition:
         commits, self._commits = self._commits, deque()
         for _, commit in commits:
             commit.failed(error)
-        for poll in tuple(self._polls):
+        for poll in (*self._polls, *self._copies):
             poll.wake()
 
     def expire_commits(self, now: float) -> None:

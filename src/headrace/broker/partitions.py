@@ -1,8 +1,13 @@
-"""All partitions that this broker leads, kept in step with the image.
+"""All partitions of which this broker has a replica, kept in step with the image.
 
 Rules:
-- A partition exists here if, and only if, the image says that this node leads it and its log could be opened.
-- Logs are opened and removed in workers, in the order of the images; `settled` waits for that.
+- A partition exists here if, and only if, the image names this node among its replicas and its log could be opened.
+  Whether it leads or follows is the image's word, too; `watchers` are told when that changes.
+- A node that has just started leads nothing that others have replicas of: what it knows may be old, and a new leader
+  elected. It leads once it is registered, by an image that holds its registration (`registered`).
+- Logs are opened and removed in workers, one after the other; `settled` waits for that. What was wanted when the work
+  began may be wanted no more when it is done: the newest image decides.
+- A log carries the id of its topic. One of an older topic of the same name is removed before a new one is opened.
 - A log that cannot be opened is offline: its partition answers KAFKA_STORAGE_ERROR, the others go on.
 """
 
@@ -10,13 +15,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from headrace.broker.partition import Partition
 from headrace.core.counters import Traffic
 from headrace.core.errors import ApiError, ErrorCode, StorageError
+from headrace.storage import cutting
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
@@ -27,6 +35,8 @@ if TYPE_CHECKING:
     from headrace.storage.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
+
+Place = tuple[str, int]  # topic and partition
 
 
 def log_path(topic: str, index: int) -> str:
@@ -59,17 +69,23 @@ class Partitions:
         self._workers = workers
         self._counters = counters
         self._touched = touched
-        self._topics: dict[str, dict[int, Partition]] = {}
-        self._faults: dict[tuple[str, int], str] = {}
+        self.watchers: list[Callable[[Partition], None]] = []  # told when a partition begins or ends to lead or follow
+        self._replicas: dict[str, dict[int, Partition]] = {}
+        self._leaders: dict[str, dict[int, Partition]] = {}
+        self._faults: dict[Place, str] = {}
         self._image: Image | None = None
+        self._is_registered = False
+        self._opening: dict[Place, UUID] = {}
+        self._closing: deque[Partition] = deque()
         self._changes: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[Partition]:
-        for partitions in self._topics.values():
+        """All replicas, whoever leads."""
+        for partitions in self._replicas.values():
             yield from partitions.values()
 
     def __len__(self) -> int:
-        return sum(len(partitions) for partitions in self._topics.values())
+        return sum(len(partitions) for partitions in self._replicas.values())
 
     @property
     def faults(self) -> list[str]:
@@ -77,82 +93,153 @@ class Partitions:
         return [f"{topic}-{index}: {why}" for (topic, index), why in self._faults.items()]
 
     def get(self, topic: str, index: int) -> Partition:
-        """The partition, or the ApiError that its client deserves."""
+        """The partition if we lead it, or the ApiError that its client deserves."""
         try:
-            return self._topics[topic][index]
+            return self._leaders[topic][index]
         except KeyError:
             raise self._absence(topic, index) from None
+
+    def replica(self, topic: str, index: int) -> Partition | None:
+        """The partition, whoever leads it, if we have a replica."""
+        return self._replicas.get(topic, {}).get(index)
 
     def _absence(self, topic: str, index: int) -> ApiError:
         if (why := self._faults.get((topic, index))) is not None:
             return ApiError(ErrorCode.kafka_storage_error, why)
-        known = self._image.topics.get(topic) if self._image is not None else None
-        if known is None or not 0 <= index < len(known.partitions):
+        if self._image is None or self._image.partition(topic, index) is None:
             return ApiError(ErrorCode.unknown_topic_or_partition)
         return ApiError(ErrorCode.not_leader_or_follower)
 
-    def load(self, image: Image) -> None:
-        """Open everything at start-up. Blocking."""
+    # ------------------------------------------------------------------ the image
+
+    def load(self, image: Image, *, is_current: bool = True) -> None:
+        """Open everything at start-up. Blocking. An image that may be old is followed by `registered`."""
         self._image = image
         for topic in image.topics.values():
             for record in topic.partitions:
-                if record.leader == self._node_id:
-                    self._adopt(topic, record, self._open(topic, record, self._config(topic, image)))
-        self._remove_strangers(image)
+                if self._node_id in record.replicas:
+                    log = self._open(topic.name, record.index, topic.topic_id, self._config(topic, image))
+                    self._adopt(topic, record, log)
+        if is_current:
+            self._is_registered = True
+            self._remove_strangers(image)
+
+    async def registered(self) -> None:
+        """The image holds the registration of this start, and so all that was decided before it."""
+        if self._is_registered:
+            return
+        self._is_registered = True
+        assert self._image is not None
+        for topic in self._image.topics.values():
+            self._assign_all(topic)
+        await self.settled()
+        await self._workers.run(partial(self._remove_strangers, self._image))
 
     def changed(self, old: Image, new: Image) -> None:
-        """The image moved on: open, close, configure. Slow work happens behind; see `settled`."""
+        """The image moved on: lead, follow, open, close, configure. Slow work happens behind; see `settled`."""
         self._image = new
-        gone = [
-            topic for name, topic in old.topics.items()
-            if name not in new.topics or new.topics[name].topic_id != topic.topic_id
-        ]  # fmt: skip
-        closing = [partition for topic in gone for partition in self._drop(topic.name)]
-        opening = [
-            (topic, record, self._config(topic, new))
-            for name, topic in new.topics.items()
-            if old.topics.get(name) is not topic
-            for record in topic.partitions
-            if record.leader == self._node_id and record.index not in self._topics.get(name, {})
-        ]
+        for name, topic in old.topics.items():
+            now = new.topics.get(name)
+            if now is None or now.topic_id != topic.topic_id:
+                self._drop_topic(name)
         if old.broker_configs != new.broker_configs or old.topics != new.topics:
             self._reconfigure(old, new)
-        if closing or opening:
-            before = self._changes
-            self._changes = asyncio.get_running_loop().create_task(self._work(before, closing, opening))
+        for name, topic in new.topics.items():
+            if old.topics.get(name) is not topic:
+                self._assign_all(topic)
+        if (self._closing or self._opening) and (self._changes is None or self._changes.done()):
+            self._changes = asyncio.get_running_loop().create_task(self._work(), name="partitions")
+
+    def _assign_all(self, topic: TopicImage) -> None:
+        present = self._replicas.get(topic.name, {})
+        for record in topic.partitions:
+            partition = present.get(record.index)
+            if self._node_id not in record.replicas:
+                if partition is not None:
+                    self._drop(partition)
+                self._opening.pop((topic.name, record.index), None)
+                self._faults.pop((topic.name, record.index), None)
+            elif partition is not None:
+                self._assign(partition, record)
+            elif (topic.name, record.index) not in self._faults:
+                self._opening[topic.name, record.index] = topic.topic_id
+
+    def _assign(self, partition: Partition, record: PartitionRecord) -> None:
+        """Let a partition lead or follow, as its record says."""
+        if partition.record == record and (partition.leads or record.leader != self._node_id):
+            return
+        if partition.log.cutting:
+            partition.when_idle(partial(self._assign_later, partition))
+            return
+        before = (partition.leads, partition.leader, partition.leader_epoch)
+        leaders = self._leaders.setdefault(partition.topic, {})
+        if record.leader == self._node_id and (self._is_registered or record.replicas == (self._node_id,)):
+            partition.become_leader(record)
+            leaders[partition.index] = partition
+        else:
+            leaders.pop(partition.index, None)
+            partition.become_follower(record)
+        if before != (partition.leads, partition.leader, partition.leader_epoch):
+            self._tell(partition)
+
+    def _assign_later(self, partition: Partition) -> None:
+        if self.replica(partition.topic, partition.index) is partition and self._image is not None:
+            record = self._image.partition(partition.topic, partition.index)
+            if record is not None:
+                self._assign(partition, record)
+
+    def _tell(self, partition: Partition) -> None:
+        for watcher in self.watchers:
+            watcher(partition)
 
     async def settled(self) -> None:
         """Wait until the partitions match the newest image."""
         while (changes := self._changes) is not None and not changes.done():
             await asyncio.wait([changes])
 
-    async def _work(
-        self,
-        before: asyncio.Task[None] | None,
-        closing: list[Partition],
-        opening: list[tuple[TopicImage, PartitionRecord, TopicConfig]],
-    ) -> None:
-        if before is not None:
-            await asyncio.wait([before])
-        for partition in closing:
-            await self._workers.run(partial(_quietly, partition.log.delete))
-        for topic, record, config in opening:
-            self._adopt(topic, record, await self._workers.run(partial(self._open, topic, record, config)))
+    async def _work(self) -> None:
+        while self._closing or self._opening:
+            if self._closing:
+                partition = self._closing.popleft()
+                await partition.idle()
+                await self._workers.run(partial(_quietly, partition.log.delete))
+                continue
+            place = next(iter(self._opening))
+            topic_id = self._opening.pop(place)
+            assert self._image is not None
+            topic = self._image.topics[place[0]]
+            opened = await self._workers.run(partial(self._open, *place, topic_id, self._config(topic, self._image)))
+            now = self._image.topics.get(place[0])
+            record = self._image.partition(*place)
+            if now is not None and record is not None and now.topic_id == topic_id and self._node_id in record.replicas:
+                self._adopt(now, record, opened)
+            elif isinstance(opened, Log):
+                await self._workers.run(partial(_quietly, opened.delete))
 
     def _config(self, topic: TopicImage, image: Image) -> TopicConfig:
         return self._configs.topic_config(topic.configs, image)
 
-    def _open(self, topic: TopicImage, record: PartitionRecord, config: TopicConfig) -> Log | StorageError:
+    # ------------------------------------------------------------------ logs
+
+    def _open(self, topic: str, index: int, topic_id: UUID, config: TopicConfig) -> Log | StorageError:
         """Blocking."""
         try:
             files = self._memory if config.storage == "memory" else self._disk
-            return Log.open(
+            path = log_path(topic, index)
+            owner = cutting.owner(files, path)
+            if owner is not None and owner != topic_id.bytes:
+                logger.warning("a log is of an older topic of the same name; it is removed", extra={"path": path})
+                cutting.remove(files, path)
+            log = Log.open(
                 files,
-                log_path(topic.name, record.index),
+                path,
                 config,
                 now_ms=self._clock.now_ms(),
                 producer_expiry_ms=self._producer_expiry_ms,
             )
+            if owner != topic_id.bytes:
+                cutting.give_to(log, topic_id.bytes)
+            return log
         except StorageError as error:
             return error
 
@@ -163,25 +250,29 @@ class Partitions:
             logger.error("a partition is offline", extra={"topic": name, "partition": index, "reason": str(log)})
             return
         traffic = self._counters.topics.setdefault(name, Traffic())
-        self._topics.setdefault(name, {})[index] = Partition(
-            name,
-            topic.topic_id,
-            index,
-            log,
-            leader_epoch=record.leader_epoch,
-            clock=self._clock,
-            traffic=traffic,
-            touched=self._touched,
+        partition = self._replicas.setdefault(name, {})[index] = Partition(
+            name, topic.topic_id, index, log, clock=self._clock, traffic=traffic, touched=self._touched
         )
+        self._assign(partition, record)
 
-    def _drop(self, name: str) -> list[Partition]:
+    def _drop_topic(self, name: str) -> None:
         for key in [key for key in self._faults if key[0] == name]:
             del self._faults[key]
+        for key in [key for key in self._opening if key[0] == name]:
+            del self._opening[key]
+        for partition in list(self._replicas.get(name, {}).values()):
+            self._drop(partition)
         self._counters.topics.pop(name, None)
-        dropped = list(self._topics.pop(name, {}).values())
-        for partition in dropped:
-            partition.fail(ApiError(ErrorCode.unknown_topic_or_partition))
-        return dropped
+        self._replicas.pop(name, None)
+        self._leaders.pop(name, None)
+
+    def _drop(self, partition: Partition) -> None:
+        """We have no replica of it any more."""
+        del self._replicas[partition.topic][partition.index]
+        self._leaders.get(partition.topic, {}).pop(partition.index, None)
+        partition.retire()
+        self._tell(partition)
+        self._closing.append(partition)
 
     def _reconfigure(self, old: Image, new: Image) -> None:
         everything = old.broker_configs != new.broker_configs
@@ -190,14 +281,17 @@ class Partitions:
             if before is None or (not everything and before.configs == topic.configs):
                 continue
             config = self._config(topic, new)
-            for partition in self._topics.get(name, {}).values():
+            for partition in self._replicas.get(name, {}).values():
                 partition.log.config = config
                 partition.configured()
 
     def _remove_strangers(self, image: Image) -> None:
-        """Remove what a deletion that was cut short has left behind; set aside what nobody knows."""
+        """Remove what a deletion that was cut short has left behind; set aside what nobody knows. Blocking."""
         expected = {
-            log_path(topic.name, record.index) for topic in image.topics.values() for record in topic.partitions
+            log_path(topic.name, record.index)
+            for topic in image.topics.values()
+            for record in topic.partitions
+            if self._node_id in record.replicas
         }
         for name in self._disk.names("topics"):
             if name.endswith(".deleted"):
@@ -209,10 +303,14 @@ class Partitions:
     def fail_disk(self, error: StorageError) -> None:
         """The data directory is gone for us: every log on it goes offline."""
         logger.critical("the data directory is offline", extra={"reason": str(error)})
-        for name, partitions in self._topics.items():
+        for name, partitions in self._replicas.items():
             for index in [i for i, p in partitions.items() if p.log.config.storage == "disk"]:
                 self._faults[name, index] = str(error)
-                partitions.pop(index).fail(error)
+                partition = partitions.pop(index)
+                self._leaders.get(name, {}).pop(index, None)
+                partition.fail(error)
+                partition.retire()
+                self._tell(partition)
 
     def close(self) -> None:
         """Close all logs cleanly. Blocking."""

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, DiskFullError, ErrorCode, StorageError
-from headrace.storage import recovery
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
+from headrace.storage import cutting, recovery
 from headrace.storage.lookup import Found, LatestTimeLookup, TimeLookup
 from headrace.storage.producers import Producers
 from headrace.storage.retention import expired_segments
@@ -28,6 +28,7 @@ from headrace.storage.span import Span
 from headrace.storage.stamping import Appended, follow, repeat, stamp_batches
 from headrace.storage.swapping import settle
 from headrace.storage.sync import Backlog, Sync, encode_offset
+from headrace.wire.batch import horizon_of
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
@@ -50,6 +51,7 @@ class Log:
         "_shelf",
         "_snapshots",
         "config",
+        "cutting",
         "end_offset",
         "epochs",
         "failed",
@@ -77,6 +79,7 @@ class Log:
         self.producers: Producers = found.producers
         self.producer_expiry_ms = producer_expiry_ms
         self.failed: StorageError | None = None
+        self.cutting = False  # a worker has the log: see `cutting`
         self.recovered = tuple(found.cuts)  # what was cut when the log was opened
         self.mark = found.mark  # how far compaction has come
         self._files = files
@@ -207,6 +210,8 @@ class Log:
             following = offset + header.last_offset_delta + 1
             if append_time_ms < 0:
                 first_time, last_time = header.base_timestamp, header.max_timestamp
+                if leader_epoch is None and horizon_of(header) is not None:
+                    first_time = last_time  # a compacted batch: the first timestamp is something else
             else:
                 first_time = last_time = append_time_ms
             segment.note(offset, following, header.size, first_time, last_time)
@@ -283,6 +288,9 @@ class Log:
         """None if nothing is dirty. With `checkpoint`, the recovery point moves, too."""
         if self.failed is not None:
             raise self.failed
+        return None if self.cutting else self._begin_sync(checkpoint=checkpoint)
+
+    def _begin_sync(self, *, checkpoint: bool) -> Sync | None:
         return self._backlog.begin(self._shelf, self.end_offset, self.flushed_offset, checkpoint=checkpoint)
 
     def end_sync(self, sync: Sync) -> None:
@@ -301,7 +309,9 @@ class Log:
 
     def checkpoint(self) -> None:
         """Sync, and move the recovery point to the end. Blocking; `begin_sync(checkpoint=True)` is not."""
-        sync = self.begin_sync(checkpoint=True)
+        if self.failed is not None:
+            raise self.failed
+        sync = self._begin_sync(checkpoint=True)
         if sync is None:
             return
         try:
@@ -339,7 +349,7 @@ class Log:
     def roll_if_due(self, now_ms: int) -> bool:
         """Seal the open segment if it is older than it may become."""
         first_timestamp = self._shelf.active.first_timestamp
-        if self.failed is not None or not self._shelf.active.size or first_timestamp < 0:
+        if self.failed is not None or self.cutting or not self._shelf.active.size or first_timestamp < 0:
             return False
         if now_ms - first_timestamp <= self.config.longest_segment_ms:
             return False
@@ -408,65 +418,12 @@ class Log:
 
         An `offset` below the start empties the log, which then starts there.
         """
-        if self.failed is not None:
-            raise self.failed
-        assert self._backlog.handed is None and self._shelf.swap is None, "no sync or swap may be under way"
-        if offset >= self.end_offset:
-            return
-        if self._backlog.chores:
-            self.checkpoint()  # else a removal that waits would come before what it waits for
-        if self._backlog.chores:
-            raise DiskFullError(f"{self.path} cannot be cut: there is no space to store what must be stored before")
-        shelf = self._shelf
-        _, boundary = shelf.segments[shelf.number_of(offset)].position_of(offset)
-        cut_offset = min(offset, boundary)
-        # First the recovery point: from then on it is no damage that bytes above `offset` are missing.
-        if self.recovery_point > cut_offset:
-            self._backlog.lower_recovery_point(cut_offset)
-        while len(shelf.segments) > 1 and shelf.active.base_offset >= cut_offset:
-            self._discard(shelf.drop_newest())
-        if cut_offset < shelf.active.base_offset:
-            self._restart_at(cut_offset)
-        else:
-            self._cut_active(cut_offset)
-        self.end_offset = cut_offset
-        self.flushed_offset = min(self.flushed_offset, cut_offset)
-        if cut_offset < self.start_offset:
-            self.start_offset = cut_offset
-            self._store_start_offset()
-        self._backlog.recut = [shelf.active]
-        self._snapshots.keep({at for at in self._snapshots.offsets if at <= cut_offset}, self._backlog.chores)
-        self._remove_now()
-        self._files.sync_directory(self.path)
-        self.producers = recovery.restore_producers(self._snapshots, shelf.segments, now_ms, self._backlog.chores)
-        if self.epochs.truncate_end(cut_offset):
-            self._files.store(f"{self.path}/{recovery.LEADER_EPOCHS}", self.epochs.encode())
-            self._backlog.chores.stores.pop(f"{self.path}/{recovery.LEADER_EPOCHS}", None)
+        cutting.truncate(self, offset, now_ms=now_ms)
 
-    def _cut_active(self, cut_offset: int) -> None:
-        segment = self._shelf.active
-        position, _ = segment.position_of(cut_offset)
-        if segment in self._backlog.chores.indexes:
-            self._backlog.chores.indexes.remove(segment)
-        self._backlog.chores.removals += [f"{segment.path}.index", f"{segment.path}.timeindex"]
-        self.size_bytes -= segment.size - position
-        segment.file.truncate(position)
-        segment.file.sync()  # else the old bytes could come back under a segment that was begun since
-        segment.shrink(position, cut_offset)
-        self._shelf.reopen(segment)
-
-    def _restart_at(self, offset: int) -> None:
-        """Nothing is left, and the log begins elsewhere."""
-        self._discard(self._shelf.drop_newest())
-        self._remove_now()
-        self._shelf.add(offset, self.config.index_interval_bytes)
-        self._backlog.new_names = True
-
-    def _remove_now(self) -> None:
-        """Files must be gone before others of the same name are written."""
-        for name in self._backlog.chores.removals:
-            self._files.remove(name)
-        self._backlog.chores.removals.clear()
+    @property
+    def busy(self) -> bool:
+        """Whether a sync or a swap is under way, or a cut."""
+        return self.cutting or self._backlog.handed is not None or self._shelf.swap is not None
 
     def close(self, *, clean: bool = True) -> None:
         """Blocking. A clean close leaves nothing for recovery to do."""
@@ -483,12 +440,7 @@ class Log:
     def delete(self) -> None:
         """Remove the log and all its files. Blocking."""
         self._end(StorageError(f"{self.path} was deleted"))
-        if not self._files.exists(self.path):
-            return
-        doomed = f"{self.path}.deleted"  # no topic's log has such a name
-        self._files.remove(doomed)
-        self._files.rename(self.path, doomed)
-        self._files.remove(doomed)
+        cutting.remove(self._files, self.path)
 
     def _end(self, reason: StorageError) -> None:
         self.failed = self.failed or reason

@@ -212,9 +212,12 @@ class _Examination:
             segment.end_offset = self._expected = max(self._expected, following)
 
     def _may_jump_to(self, offset: int) -> bool:
-        """Whether the offsets before `offset` may be missing: compaction took them, and it takes durable ones only."""
+        """Whether the offsets before `offset` may be missing: compaction took them, here or where we copied them from.
+
+        It takes durable ones only. Where they are missing in a copy that is not durable yet, the mark says so.
+        """
         found = self._found
-        return offset <= found.recovery_point and (self._config.compacts or offset <= found.mark.gaps_below)
+        return offset <= found.mark.gaps_below or (offset <= found.recovery_point and self._config.compacts)
 
     def _scan(self, segment: Segment) -> None:
         begun = segment.size

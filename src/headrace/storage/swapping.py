@@ -225,6 +225,8 @@ def install(log: Log, swap: Swap, now_ms: int) -> bool:
         raise log.failed
     shelf = log._shelf
     assert shelf.swap is None, "one at a time"
+    if log.cutting:
+        return False
     if tuple(old.size for old in swap.replaced) != swap.sizes or not shelf.replace(swap.replaced, swap.segment):
         return False
     log.size_bytes += swap.segment.size - sum(swap.sizes)
@@ -244,6 +246,13 @@ def complete(log: Log, swap: Swap) -> None:
         count += 1
     if count:
         log._drop_oldest(count)  # what was deleted meanwhile
+
+
+def note_gap(log: Log, offset: int) -> None:
+    """Offsets before `offset` will be missing: whoever we copy from has compacted its log. Durable with the sync."""
+    if offset > log.mark.gaps_below:
+        log.mark = log.mark._replace(gaps_below=offset)
+        log._backlog.chores.stores[f"{log.path}/{CLEANER}"] = log.mark.encode()
 
 
 def finish(log: Log, first_dirty_offset: int, gone: set[int]) -> None:
