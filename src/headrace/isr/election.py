@@ -1,8 +1,8 @@
 """Who leads a partition: the controller's rules.
 
 Rules:
-- A leader is alive and in sync. Only `unclean` (the user's word) elects a replica that is not in sync, and only when no
-  member of the in-sync set is alive; it is then the only member, and what the others had beyond its log is lost.
+- A leader is alive and in sync. Only `unclean` (the user's word) elects a replica that is not in sync, and only when
+  no member of the in-sync set is alive; it is then the only member, and what the others had beyond its log is lost.
 - A leader that may stay, stays. Otherwise the first replica, in their order, that may lead.
 - A dead node leaves the in-sync set, unless it is the last member: then the partition has no leader until it returns.
 - A node that has lost unsynced bytes leaves the in-sync set before anybody may elect it, unless it is the last member:

@@ -3,7 +3,7 @@
 Rules:
 - A state never changes; a rule that finds something to change returns a new one.
 - Every change raises `partition_epoch` by one, so that a proposal made on an older state can be told and refused.
-- Every change of the leader raises `leader_epoch`: to nobody too, and to the same node if that has begun anew.
+- Every change of the leader raises `leader_epoch`: to nobody too, and to the same node if that begins anew.
 - Whoever leads is in sync. The in-sync set is never empty: its last member stays in it, dead or alive, since nobody
   else is known to have everything.
 - The in-sync set is kept in the order of the replicas. `replicas[0]` is the preferred leader.
