@@ -20,11 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
-from headrace.broker.followers import Followers
 from headrace.broker.image import PartitionRecord
 from headrace.broker.waiting import Commit, Poll
 from headrace.core.counters import Traffic
 from headrace.core.errors import ApiError, CorruptionError, DiskFullError, ErrorCode, StorageError
+from headrace.isr.divergence import EpochEnd, diverging, end_offset_for_epoch
+from headrace.isr.leader import LeaderReplicas
+from headrace.isr.state import PartitionState
 from headrace.storage.log import Appended, Log
 from headrace.storage.swapping import note_gap
 from headrace.storage.transactions import Marker, append_marker
@@ -89,7 +91,7 @@ class Partition:
         self.leader = NOBODY  # the node that leads
         self.leader_epoch = NOBODY
         self.record: PartitionRecord | None = None  # as the image has it
-        self.replicas: Followers | None = None  # of a leader that has others
+        self.replicas: LeaderReplicas | None = None  # of a leader that has others
         self.epoch_start_offset = 0  # where the log ended when we began to lead
         self.traffic = traffic
         self.durable_ack = False
@@ -135,14 +137,26 @@ class Partition:
             self._grown_bytes = 0
             self._stable_offset = self.last_stable_offset
         self.record = record
-        others = [node for node in record.replicas if node != record.leader]
-        if not others:
+        self._meet(record)
+        self._alone = self.replicas is None
+        self.advance()
+
+    def _meet(self, record: PartitionRecord) -> None:
+        """Know the other replicas, if there are any."""
+        now_s = self._clock.monotonic()
+        if len(record.replicas) == 1:
             self.replicas = None
-        elif self.replicas is None:
-            self.replicas = Followers(record)
+        elif self.replicas is not None:
+            self.replicas.committed(state_of(record), now_s)
         else:
-            self.replicas.changed(record)
-        self.reconsider()
+            self.replicas = LeaderReplicas(
+                record.leader,
+                state_of(record),
+                end_offset=self.epoch_start_offset,
+                high_watermark=self.high_watermark,
+                now_s=now_s,
+                synced_offset=self.reached_offset,
+            )
 
     def become_follower(self, record: PartitionRecord) -> None:
         """Follow the record's leader; there may be none."""
@@ -168,48 +182,41 @@ class Partition:
         self.may_mark = self.on_marker = None
         self.fail(ApiError(ErrorCode.not_leader_or_follower, "Another node leads the partition now."))
 
-    def reconsider(self) -> None:
-        """The in-sync set has changed, or is about to."""
-        if self.leads:
-            self._alone = self.replicas is None or self.replicas.alone
-            self.advance()
-
     @property
     def in_sync(self) -> int:
         """How many replicas have everything that is committed, by what was decided."""
         return 1 if self.record is None else len(self.record.isr)
 
-    def epoch_end(self, leader_epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) as OffsetForLeaderEpoch has it; (-1, -1) if unknown.
+    @property
+    def reached_offset(self) -> int:
+        """Everything below is as safe here as the topic wants it."""
+        return self.log.flushed_offset if self.durable_ack else self.log.end_offset
 
-        Epochs in which nothing was written up to ours ended where the log does.
-        """
-        latest = self.log.epochs.latest
-        if latest < leader_epoch <= self.leader_epoch:
-            return (latest if latest >= 0 else leader_epoch), self.log.end_offset
-        return self.log.end_offset_for(leader_epoch)
+    @property
+    def offsets_are_known(self) -> bool:
+        """Whether the high watermark has reached everything that was ever committed (KIP-207)."""
+        return self.high_watermark >= self.epoch_start_offset
 
-    def asked_by(self, node: int, node_epoch: int, offset: int, last_epoch: int) -> tuple[int, int] | None:
+    def epoch_end(self, leader_epoch: int) -> EpochEnd:
+        """Where an epoch ended, as OffsetForLeaderEpoch has it; (-1, -1) if unknown."""
+        return end_offset_for_epoch(self.log.epochs, self.log.end_offset, self.leader_epoch, leader_epoch)
+
+    def asked_by(self, node: int, node_epoch: int, offset: int, last_epoch: int) -> EpochEnd | None:
         """A follower asks for `offset`, and the record before it has `last_epoch` (-1: it has none).
 
-        Returns where its log parts from ours, if it does: (epoch, end offset). If not, it has all below `offset`.
+        Returns where its log parts from ours, if it does. If not, it has everything below `offset`.
         Raises ApiError: not_leader_or_follower if it is no replica of ours, offset_out_of_range.
         """
-        log = self.log
-        if self.replicas is None or node not in self.replicas.followers:
+        log, replicas = self.log, self.replicas
+        if replicas is None or replicas.follower(node) is None:
             raise ApiError(ErrorCode.not_leader_or_follower, f"Node {node} has no replica.")
-        if last_epoch >= 0:
-            epoch, end_offset = self.epoch_end(last_epoch)
-            if epoch < 0:
-                raise ApiError(ErrorCode.offset_out_of_range, f"Epoch {last_epoch} is not known.")
-            if epoch < last_epoch or end_offset < offset:
-                return epoch, end_offset
+        parts = diverging(log.epochs, log.start_offset, log.end_offset, self.leader_epoch, offset, last_epoch)
+        if parts is not None:
+            return parts
         if not log.start_offset <= offset <= log.end_offset:
             raise ApiError(ErrorCode.offset_out_of_range)
-        now = self._clock.monotonic()
-        if not self.replicas.asked(node, node_epoch, offset, log.end_offset, now):
-            raise ApiError(ErrorCode.stale_broker_epoch, f"Node {node} was started again.")
-        self.reconsider()
+        if replicas.fetched(node, offset, node_epoch, log.end_offset, self._clock.monotonic()):
+            self.advance()
         return None
 
     # ------------------------------------------------------------------ following
@@ -241,8 +248,7 @@ class Partition:
     def learn(self, high_watermark: int, start_offset: int) -> bool:
         """What our leader says of itself. True if segments have to go with the next sync."""
         log = self.log
-        reached = log.flushed_offset if self.durable_ack else log.end_offset
-        self.high_watermark = max(self.high_watermark, min(high_watermark, reached))
+        self.high_watermark = max(self.high_watermark, min(high_watermark, self.reached_offset))
         if not log.start_offset < start_offset <= log.end_offset:
             return False
         log.delete_before(start_offset)
@@ -379,7 +385,8 @@ class Partition:
         if not self._alone:
             if self.replicas is None:
                 return  # our leader decides
-            reached = self.replicas.committed_offset(reached)
+            self.replicas.appended(reached, log.end_offset)
+            reached = self.replicas.high_watermark
         if reached <= self.high_watermark:
             return
         before, self.high_watermark = self.high_watermark, reached
@@ -464,3 +471,16 @@ class Partition:
             raise ApiError(ErrorCode.offset_out_of_range)
         self.log.delete_before(offset)
         return self.log.start_offset
+
+
+def state_of(record: PartitionRecord) -> PartitionState:
+    """What was agreed about a partition, without its name."""
+    return PartitionState(
+        record.replicas,
+        record.isr,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        record.adding,
+        record.removing,
+    )
