@@ -7,8 +7,12 @@ reach every partition. A fetch that finds less than `min_bytes` waits up to `max
 cache is read by a worker. With isolation level `read_committed` nothing from the last stable offset on is returned, and
 the answer names the aborted transactions whose records it holds.
 
+A follower (another node of the cluster that names itself as a replica) reads up to the end of the log, not to the high
+watermark, and is woken by every append. That it asks for an offset tells that it has everything below, unless its log
+parts from ours: then the answer says where, and nothing else. Anyone else who names a replica is refused.
+
 Differs from Kafka: fetch sessions are not kept. A client that asks for one gets session 0 and goes on with full
-fetches; an unknown session is FETCH_SESSION_ID_NOT_FOUND. Replica fetches are refused.
+fetches; an unknown session is FETCH_SESSION_ID_NOT_FOUND. Consumers read from leaders only.
 """
 
 from __future__ import annotations
@@ -28,7 +32,9 @@ if TYPE_CHECKING:
 
     from headrace.broker.partition import Partition
     from headrace.storage.log import Span
+
 READ_COMMITTED = 1
+STATE_FROM = 15  # from here on a replica tells the epoch of its registration, too
 
 
 class Wanted(NamedTuple):
@@ -40,6 +46,14 @@ class Wanted(NamedTuple):
     offset: int
     max_bytes: int
     leader_epoch: int
+    last_epoch: int = -1  # of the record before, in a follower's log
+
+
+class Copier(NamedTuple):
+    """A follower that asks."""
+
+    node_id: int
+    epoch: int
 
 
 class Reading:
@@ -56,20 +70,26 @@ class Reading:
 
 
 def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded]:
+    copier = None
     if _replica_id(request) >= 0:
-        return _top_level(ctx, ErrorCode.cluster_authorization_failed)
+        if ctx.peer is None or ctx.peer != _replica_id(request):
+            return _top_level(ctx, ErrorCode.cluster_authorization_failed)
+        copier = Copier(ctx.peer, request.replica_state.replica_epoch if ctx.version >= STATE_FROM else -1)
+        known = ctx.service.image.brokers.get(ctx.peer)
+        if known is not None and known.epoch > copier.epoch:
+            return _top_level(ctx, ErrorCode.stale_broker_epoch)
     if getattr(request, "session_id", 0) != 0:
         return _top_level(ctx, ErrorCode.fetch_session_id_not_found)
     wanted = _wanted(ctx, request)
     max_bytes = min(max(getattr(request, "max_bytes", limits.FETCH_BYTES), 0), limits.FETCH_BYTES)
     committed_only = request.isolation_level == READ_COMMITTED
-    reading = _read(ctx, wanted, max_bytes, committed_only)
+    reading = _read(ctx, wanted, max_bytes, committed_only, copier)
     if reading.cold:
         return _warm(ctx, reading)
     wait_seconds = min(request.max_wait.total_seconds(), limits.FETCH_WAIT_MS / 1000)
     if reading.size_bytes >= request.min_bytes or reading.failed or wait_seconds <= 0 or not reading.watched:
         return _encode(ctx, reading)
-    return _wait(ctx, wanted, max_bytes, committed_only, reading, request.min_bytes, wait_seconds)
+    return _wait(ctx, wanted, max_bytes, committed_only, copier, reading, request.min_bytes, wait_seconds)
 
 
 def _replica_id(request: Any) -> int:
@@ -90,24 +110,32 @@ def _wanted(ctx: Context, request: Any) -> list[Wanted]:
         name = ctx.service.topic_name(topic_id) if by_id else topic.topic
         for part in topic.partitions:
             epoch = getattr(part, "current_leader_epoch", -1)
-            found.append(
-                Wanted(name, topic_id, part.partition, part.fetch_offset, max(part.partition_max_bytes, 0), epoch)
-            )
+            last_epoch = getattr(part, "last_fetched_epoch", -1)
+            limit = max(part.partition_max_bytes, 0)
+            found.append(Wanted(name, topic_id, part.partition, part.fetch_offset, limit, epoch, last_epoch))
     if len(found) > 1:
         turn = ctx.service.next_turn() % len(found)
         found = found[turn:] + found[:turn]
     return found
 
 
-def _read(ctx: Context, wanted: list[Wanted], max_bytes: int, committed_only: bool) -> Reading:
+def _read(
+    ctx: Context, wanted: list[Wanted], max_bytes: int, committed_only: bool, copier: Copier | None, again: bool = False
+) -> Reading:
     reading = Reading()
     left = max_bytes
     for want in wanted:
         rows = reading.rows.setdefault((want.topic or "", want.topic_id), [])
         try:
             partition = _partition(ctx, want)
+            if copier is not None and not again and (row := _note(partition, want, copier)) is not None:
+                reading.failed = True
+                rows.append(row)
+                continue
             log, watermark, stable_offset = partition.log, partition.high_watermark, partition.last_stable_offset
             limit_offset = stable_offset if committed_only else watermark
+            if copier is not None:
+                limit_offset = log.end_offset
             span = None
             if left > 0 or not reading.size_bytes:
                 limit = min(want.max_bytes, left)
@@ -148,6 +176,23 @@ def _partition(ctx: Context, want: Wanted) -> Partition:
     return partition
 
 
+def _note(partition: Partition, want: Wanted, copier: Copier) -> FetchedPartition | None:
+    """Take notice of how far a follower has come. The answer, if there is nothing to be read before it does something.
+
+    Raises ApiError.
+    """
+    start_offset = partition.log.start_offset
+    try:
+        parts = partition.asked_by(copier.node_id, copier.epoch, want.offset, want.last_epoch)
+    except ApiError as error:
+        if error.code is not ErrorCode.offset_out_of_range:
+            raise
+        return FetchedPartition(want.partition, error.code, partition.high_watermark, -1, start_offset)
+    if parts is None:
+        return None
+    return FetchedPartition(want.partition, 0, partition.high_watermark, -1, start_offset, diverging_epoch=parts)
+
+
 def _storage_fault(error: StorageError) -> ApiError:
     corrupt = isinstance(error, CorruptionError)
     return ApiError(ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error, str(error))
@@ -176,6 +221,7 @@ async def _wait(
     wanted: list[Wanted],
     max_bytes: int,
     committed_only: bool,
+    copier: Copier | None,
     reading: Reading,
     min_bytes: int,
     seconds: float,
@@ -186,10 +232,10 @@ async def _wait(
         poll = Poll(min_bytes - reading.size_bytes, committed_only=committed_only)
         watched = reading.watched
         for partition in watched:
-            partition.watch(poll)
+            partition.watch(poll, uncommitted=copier is not None)
         try:
             # Read again now that we watch: something may have come since the last look.
-            reading = _read(ctx, wanted, max_bytes, committed_only)
+            reading = _read(ctx, wanted, max_bytes, committed_only, copier, again=True)
             if reading.cold:
                 return await _warm(ctx, reading)
             if reading.size_bytes >= min_bytes or reading.failed or not reading.watched or loop.time() >= deadline:
