@@ -160,7 +160,9 @@ def _start(conf: Mapping[str, str], log: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = java_home()
-    os.environ["PYSPARK_PYTHON"] = worker_python() if is_local(conf["spark.master"]) else sys.executable
+    # On a cluster, Python may lie elsewhere: who knows where has said so.
+    elsewhere = os.environ.get("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_PYTHON"] = worker_python() if is_local(conf["spark.master"]) else elsewhere
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # Workers must find what this process finds, also when the package is not installed but on the path.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*_source_paths(), *_python_path()]))
