@@ -1,0 +1,153 @@
+"""A cluster of real `headrace serve` processes, each on a loopback address of its own.
+
+    with Cluster(tmp_path, nodes=3) as cluster:
+        ... cluster.bootstrap_servers ...
+        cluster.node(2).kill()
+        cluster.node(2).start()
+
+With `switchboard=True` nodes reach each other, and clients reach nodes, through `cluster.board`, which can be cut.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from headrace.testing.process import BrokerProcess
+from headrace.testing.switchboard import Switchboard
+
+FLAGS = (
+    *("--log-level", "info", "--log-format", "json"),
+    *("--broker-default-replication-factor", "3", "--broker-min-insync-replicas", "2"),
+    *("--group-offsets-partitions", "4", "--transactions-partitions", "4"),
+)
+
+
+class ClusterNode(BrokerProcess):
+    """One of them."""
+
+    def __init__(self, data_dir: Path, *flags: str, node_id: int, host: str, port: int) -> None:
+        super().__init__(
+            data_dir, "--broker-node-id", str(node_id), "--host", host, "--http-host", host, *flags, port=port
+        )
+        self.node_id = node_id
+        self.host = host
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+
+class Cluster:
+    """See the module."""
+
+    def __init__(self, home: Path, *flags: str, nodes: int = 3, switchboard: bool = False) -> None:
+        self._home = home
+        self._flags = flags
+        ids = range(1, nodes + 1)
+        self._listens = {node: (f"127.0.0.{10 + node}", _free_port(f"127.0.0.{10 + node}")) for node in ids}
+        self.board = Switchboard(self._listens) if switchboard else None
+        self._nodes: dict[int, ClusterNode] = {}
+
+    @property
+    def nodes(self) -> list[ClusterNode]:
+        return list(self._nodes.values())
+
+    def node(self, node_id: int) -> ClusterNode:
+        return self._nodes[node_id]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in map(self._address, self._nodes))
+
+    def _address(self, node_id: int) -> tuple[str, int]:
+        return self.board.addresses[node_id] if self.board is not None else self._listens[node_id]
+
+    def start(self) -> Self:
+        if self.board is not None:
+            self.board.start()
+        for node_id in self._listens:
+            self.add(node_id)
+        return self
+
+    def add(self, node_id: int, *flags: str) -> ClusterNode:
+        """Make a node and start it; all but the first join."""
+        if node_id not in self._listens:
+            host = f"127.0.0.{10 + node_id}"
+            self._listens[node_id] = host, _free_port(host)
+        host, port = self._listens[node_id]
+        join = ["--cluster-join", self.bootstrap_servers] if self._nodes else []
+        if self.board is not None:
+            advertised = self.board.addresses[node_id]
+            join += ["--advertised-host", advertised[0], "--advertised-port", str(advertised[1])]
+        words = (*FLAGS, *self._flags, *join, *flags)
+        node = ClusterNode(self._home / f"node-{node_id}", *words, node_id=node_id, host=host, port=port)
+        self._nodes[node_id] = node
+        node.start()
+        return node
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            try:
+                node.resume()
+            except (AssertionError, ProcessLookupError):
+                continue
+            node.kill()
+        if self.board is not None:
+            self.board.stop()
+
+    def logs(self, lines: int = 20) -> str:
+        return "\n".join(f"-- node {node.node_id}\n{node.log_tail(lines)}" for node in self.nodes)
+
+    def metadata(self, *, away: frozenset[int] = frozenset()) -> Any:
+        """The cluster as a client sees it through the nodes that are not `away`."""
+        from confluent_kafka.admin import AdminClient
+
+        servers = ",".join(":".join(map(str, self._address(node))) for node in self._nodes if node not in away)
+        return AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=10)
+
+    def await_(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {seconds:.0f} s: {what}\n{self.logs()}")
+            time.sleep(0.05)
+
+    def await_in_sync(self, topic: str, replicas: int, seconds: float = 60.0) -> None:
+        """Until every partition of a topic has so many replicas in sync, and a leader."""
+
+        def reached() -> bool:
+            partitions = self.metadata().topics[topic].partitions.values()
+            return all(len(one.isrs) >= replicas and one.leader >= 0 for one in partitions)
+
+        self.await_(reached, f"{topic} has {replicas} replicas in sync", seconds)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as taken:
+        taken.bind((host, 0))
+        return int(taken.getsockname()[1])
