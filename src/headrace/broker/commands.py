@@ -66,13 +66,18 @@ class Beaten(msgspec.Struct, frozen=True, tag="beaten", array_like=True):
 
 
 class InSync(msgspec.Struct, frozen=True, array_like=True):
-    """One partition's leader wants another in-sync set."""
+    """One partition's leader wants another in-sync set.
+
+    `epochs`: of the members' registrations, in the order of `isr`, as the leader saw them fetching (KIP-903); -1, or
+    none at all, where it does not know.
+    """
 
     topic_id: UUID
     index: int
     leader_epoch: int
     partition_epoch: int
     isr: tuple[int, ...]
+    epochs: tuple[int, ...] = ()
 
 
 class AlterInSync(msgspec.Struct, frozen=True, tag="alter-in-sync", array_like=True):
@@ -84,7 +89,10 @@ class AlterInSync(msgspec.Struct, frozen=True, tag="alter-in-sync", array_like=T
 
 
 class InSyncAltered(msgspec.Struct, frozen=True, tag="in-sync-altered", array_like=True):
+    """`index`: of the metadata entry that holds what was changed. Who has applied it sees it."""
+
     errors: tuple[int, ...]
+    index: int = 0
 
 
 class TakeProducerIds(msgspec.Struct, frozen=True, tag="take-producer-ids", array_like=True):
@@ -156,7 +164,9 @@ class Described(msgspec.Struct, frozen=True, tag="described", array_like=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag="done", array_like=True):
-    pass
+    """`index`: of the metadata entry that holds it. Who has applied it sees what was done."""
+
+    index: int = 0
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused", array_like=True):

@@ -155,6 +155,13 @@ class Controller:
         Without records: wait until everything proposed so far is committed. Raises ApiError (kafka_storage_error,
         not_controller).
         """
+        image = await self.commit(records)
+        for settled in self._settled:
+            await settled()
+        return image
+
+    async def commit(self, records: Sequence[MetadataRecord]) -> Image:
+        """`propose`, without waiting until it has taken effect. `applied_index` is at, or above, its entry then."""
         if self._fault is not None:
             raise self._offline(self._fault)
         if not self.quorum.leads:
@@ -162,8 +169,6 @@ class Controller:
         image = self._image
         if records or self._pending:
             image = await self._enqueue(records)
-        for settled in self._settled:
-            await settled()
         return image
 
     async def applied(self, index: int) -> None:

@@ -1,0 +1,122 @@
+"""This node's place in the cluster: it registers when it starts, beats while it lives, and says when it leaves.
+
+Rules:
+- A registration is asked for until it is granted: a node without one leads nothing.
+- A beat tells how much metadata this node has applied. That no beat is answered is no reason to stop: the controller
+  will fence this node, or another controller will hear it.
+- A node whose epoch was replaced, or that was removed, stops beating: there is another one in its place.
+- Leaving is bounded in time. A node that leads the quorum hands that over, too.
+- A node that is alone has nobody to tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker.commands import Beat, Beaten, Register, Registered
+from headrace.core.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.cluster_settings import ClusterSettings
+    from headrace.broker.controller import Controller
+    from headrace.broker.council import Council
+
+logger = logging.getLogger(__name__)
+
+REPLACED: Final = (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered)
+REGISTER_S: Final = 5.0
+HAND_OVER_POLL_S: Final = 0.01
+
+
+class Attendance:
+    """See the module."""
+
+    def __init__(self, council: Council, controller: Controller, settings: ClusterSettings) -> None:
+        self._council = council
+        self._controller = controller
+        self._settings = settings
+        self._node_id = controller.quorum.node_id
+        self._task: asyncio.Task[None] | None = None
+        self.epoch = 0
+        self.index = 0  # of the registration: this node leads only what an image from there on says
+        self.replaced: str | None = None  # why this node belongs to the cluster no more
+
+    @property
+    def _is_replaced(self) -> bool:
+        return self.replaced is not None
+
+    async def register(self, command: Register) -> None:
+        """Returns when the registration is applied here. Raises ApiError if the node is refused."""
+        answer = None
+        while answer is None:
+            try:
+                answer = await self._council.ask(command, timeout_s=REGISTER_S)
+            except ApiError as error:
+                if error.code is not ErrorCode.request_timed_out:
+                    raise
+                logger.warning("this node cannot register yet", extra={"reason": str(error)})
+        assert isinstance(answer, Registered)
+        self.epoch, self.index = answer.epoch, answer.index
+        await self._controller.applied(answer.index)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="attendance")
+
+    async def beat(self, *, leaving: bool = False) -> Beaten | None:
+        """One beat; None if nobody answered, or nobody wants this node any more."""
+        command = Beat(self._node_id, self.epoch, self._controller.applied_index, leaving)
+        try:
+            answer = await self._council.ask(command, timeout_s=self._settings.session_ms / 1000)
+        except ApiError as error:
+            if error.code in REPLACED:
+                self.replaced = str(error)
+                logger.critical("this node has lost its place in the cluster", extra={"reason": str(error)})
+            return None
+        assert isinstance(answer, Beaten)
+        return answer
+
+    async def leave(self) -> None:
+        """Stop beating, and give everything away, as far as that is possible in time."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        if self._controller.quorum.is_alone or self._controller.fault is not None or self._is_replaced:
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.leave_ms / 1000
+        while loop.time() < deadline:
+            answer = await self.beat(leaving=True)
+            if (answer is not None and answer.may_leave) or self._is_replaced:
+                break
+        await self._hand_over(deadline)
+
+    async def _hand_over(self, deadline: float) -> None:
+        """The quorum shall not wait for an election timeout."""
+        quorum, loop = self._controller.quorum, asyncio.get_running_loop()
+        tried: dict[int, None] = {}
+        while quorum.leads and loop.time() < deadline:
+            heirs = {
+                node: progress.match
+                for node, progress in quorum.followers.items()
+                if node in quorum.membership.voters and progress.is_active and node not in tried
+            }
+            if not heirs:
+                return
+            heir = max(heirs, key=lambda node: heirs[node])
+            tried[heir] = None
+            quorum.transfer(heir)
+            until = min(deadline, loop.time() + self._settings.election_ms / 1000)
+            while loop.time() < until and quorum.leads:
+                await asyncio.sleep(HAND_OVER_POLL_S)
+
+    async def _run(self) -> None:
+        interval_s = self._settings.heartbeat_ms / 1000
+        while not self._is_replaced:
+            begun = asyncio.get_running_loop().time()
+            if not self._controller.quorum.is_alone:
+                await self.beat()
+            took = asyncio.get_running_loop().time() - begun
+            await asyncio.sleep(max(0.0, interval_s - took))

@@ -1,0 +1,334 @@
+"""What the controller decides: an image and a question in, records and an answer out. Pure; easy to test.
+
+Rules:
+- `alive` is what the image says: nodes that are registered and not fenced. Nobody's opinion counts but the image's.
+- A node that registers is fenced until it has applied its own registration (`unfence`): before that it might lead what
+  it does not know. A node that is alone has nothing to catch up with.
+- Whoever restarts gives up its leaderships, if others can take them. It stays in sync unless it may have lost bytes.
+- All that one command changes is one list of records: one proposal.
+- Deciding a command again changes nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from headrace.broker.commands import (
+    AlterInSync,
+    Drain,
+    InSync,
+    Join,
+    Register,
+    Remove,
+)
+from headrace.broker.image import (
+    BrokerRecord,
+    Image,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveBrokerRecord,
+    TopicImage,
+)
+from headrace.core.errors import ApiError, ErrorCode
+from headrace.isr import election, reassignment
+from headrace.isr.change import with_isr
+from headrace.isr.leader import UNKNOWN_EPOCH
+from headrace.isr.state import NO_LEADER, PartitionState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+Next = Callable[[PartitionState], PartitionState | None]
+
+
+class Policy(Protocol):
+    """What topics want, as their configs say."""
+
+    def unclean(self, topic: TopicImage, image: Image) -> bool:
+        """Whether a replica that is not in sync may lead when nobody else can."""
+
+    def synced(self, topic: TopicImage, image: Image) -> bool:
+        """Whether what was acknowledged is on the disk: a restart loses nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """No unclean elections; every acknowledgement synced."""
+
+    def unclean(self, topic: TopicImage, image: Image) -> bool:
+        return False
+
+    def synced(self, topic: TopicImage, image: Image) -> bool:
+        return True
+
+
+def alive(image: Image) -> frozenset[int]:
+    return frozenset(node.node_id for node in image.brokers.values() if not node.fenced)
+
+
+def state_of(record: PartitionRecord) -> PartitionState:
+    return PartitionState(
+        record.replicas,
+        record.isr,
+        record.leader,
+        record.leader_epoch,
+        record.partition_epoch,
+        record.adding,
+        record.removing,
+    )
+
+
+def record_of(topic: str, index: int, state: PartitionState) -> PartitionRecord:
+    return PartitionRecord(
+        topic,
+        index,
+        state.replicas,
+        state.isr,
+        state.leader,
+        state.leader_epoch,
+        state.partition_epoch,
+        state.adding,
+        state.removing,
+    )
+
+
+def partitions_on(image: Image, node: int) -> Iterator[tuple[TopicImage, PartitionRecord]]:
+    """All partitions with a replica on a node."""
+    for topic in image.topics.values():
+        for record in topic.partitions:
+            if node in record.replicas:
+                yield topic, record
+
+
+def _changed(
+    found: Iterable[tuple[TopicImage, PartitionRecord]],
+    change: Callable[[TopicImage, PartitionState], PartitionState | None],
+) -> list[MetadataRecord]:
+    records: list[MetadataRecord] = []
+    for topic, record in found:
+        after = change(topic, state_of(record))
+        if after is not None:
+            records.append(record_of(record.topic, record.index, after))
+    return records
+
+
+# Nodes come and go
+
+
+def join(image: Image, command: Join) -> list[MetadataRecord]:
+    """A place for a new node. Raises ApiError if its id is another's."""
+    known = image.brokers.get(command.node_id)
+    if known is None:
+        node = BrokerRecord(command.node_id, command.host, command.port, directory_id=command.directory_id, fenced=True)
+        return [node]
+    never_came = known.epoch == 0
+    if known.directory_id != command.directory_id and not never_came:
+        raise ApiError(
+            ErrorCode.duplicate_broker_registration,
+            f"node {command.node_id} belongs to the cluster already, with another data directory, at "
+            f"{known.host}:{known.port}: choose another node id, bring its directory back, or remove that node first",
+        )
+    if never_came:
+        return [
+            msgspec.structs.replace(
+                known, host=command.host, port=command.port, directory_id=command.directory_id, fenced=True
+            )
+        ]
+    return []
+
+
+def register(image: Image, command: Register, policy: Policy) -> list[MetadataRecord]:
+    """A node has started: it gets a new epoch, and what it led before goes to others. Raises ApiError."""
+    node_id = command.node_id
+    known = image.brokers.get(node_id)
+    if known is not None and known.epoch > 0 and known.directory_id not in ("", command.directory_id):
+        raise ApiError(
+            ErrorCode.duplicate_broker_registration,
+            f"node {node_id} is registered with another data directory: is this the right disk?",
+        )
+    lone = all(other == node_id for other in image.brokers)
+    node = BrokerRecord(
+        node_id,
+        command.host,
+        command.port,
+        command.rack,
+        (known.epoch if known else 0) + 1,
+        command.directory_id,
+        fenced=not lone,
+        draining=known.draining if known else False,
+    )
+    others = alive(image) - {node_id}
+
+    def restarted(topic: TopicImage, state: PartitionState) -> PartitionState | None:
+        if len(state.replicas) == 1:
+            return None
+        if not command.clean and not policy.synced(topic, image):
+            after = election.after_unclean_restart(state, node_id, others)
+            return after if after is not None else _led_by_others(state, node_id, others)
+        return _led_by_others(state, node_id, others)
+
+    return [node, *_changed(partitions_on(image, node_id), restarted)]
+
+
+def _led_by_others(state: PartitionState, node: int, others: Collection[int]) -> PartitionState | None:
+    """The same in-sync set; whoever restarted leads no more in its old epoch."""
+    if state.leader != node:
+        return None
+    return election.settled(state, state.isr, others)
+
+
+def fence(image: Image, node: int, policy: Policy) -> list[MetadataRecord]:
+    """A node is not heard any more, or leaves: others lead and are in sync without it."""
+    known = image.brokers.get(node)
+    if known is None or known.fenced:
+        return []
+    others = alive(image) - {node}
+    return [
+        msgspec.structs.replace(known, fenced=True),
+        *_changed(
+            partitions_on(image, node),
+            lambda topic, state: election.after_death(state, node, others, unclean=policy.unclean(topic, image)),
+        ),
+    ]
+
+
+def unfence(image: Image, node: int, policy: Policy) -> list[MetadataRecord]:
+    """A node is back: partitions that nobody leads may be led by it."""
+    known = image.brokers.get(node)
+    if known is None or not known.fenced:
+        return []
+    living = alive(image) | {node}
+    return [
+        msgspec.structs.replace(known, fenced=False),
+        *_changed(
+            partitions_on(image, node),
+            lambda topic, state: election.after_return(state, living, unclean=policy.unclean(topic, image)),
+        ),
+    ]
+
+
+def drain(image: Image, command: Drain) -> list[MetadataRecord]:
+    """A node gives its leaderships away and gets no replicas, or takes its share again. Raises ApiError."""
+    known = image.brokers.get(command.node_id)
+    if known is None:
+        raise ApiError(ErrorCode.broker_id_not_registered, f"there is no node {command.node_id}")
+    if known.draining == command.on:
+        return []
+    records: list[MetadataRecord] = [msgspec.structs.replace(known, draining=command.on)]
+    if command.on:
+        others = eligible(image) - {command.node_id}
+
+        def without(topic: TopicImage, state: PartitionState) -> PartitionState | None:
+            if state.leader != command.node_id:
+                return None
+            elected = election.elect(state.replicas, state.isr, others, NO_LEADER, unclean=False)
+            return None if elected is None else state.after(isr=state.isr, leader=elected.leader)
+
+        records += _changed(partitions_on(image, command.node_id), without)
+    return records
+
+
+def remove(image: Image, command: Remove) -> list[MetadataRecord]:
+    """A node leaves for good. Raises ApiError while it holds replicas."""
+    known = image.brokers.get(command.node_id)
+    if known is None:
+        return []
+    held = sum(1 for _ in partitions_on(image, command.node_id))
+    if held:
+        raise ApiError(
+            ErrorCode.invalid_request,
+            f"node {command.node_id} holds {held} replicas: drain it and rebalance first",
+        )
+    if not known.fenced:
+        raise ApiError(ErrorCode.invalid_request, f"node {command.node_id} is running: stop it first")
+    return [RemoveBrokerRecord(command.node_id)]
+
+
+def eligible(image: Image) -> frozenset[int]:
+    """Nodes that may get new replicas and leaderships."""
+    return frozenset(node.node_id for node in image.brokers.values() if not node.fenced and not node.draining)
+
+
+# Partitions
+
+
+def alter_in_sync(image: Image, command: AlterInSync) -> tuple[list[MetadataRecord], tuple[int, ...]]:
+    """What leaders want of their in-sync sets: records, and an error code for each change. Raises ApiError."""
+    check_epoch(image, command.node_id, command.epoch)
+    registered = {node.node_id: node.epoch for node in image.brokers.values() if not node.fenced}
+    living = alive(image)
+    drafts: dict[tuple[str, int], PartitionState] = {}
+    errors: list[int] = []
+    for change in command.changes:
+        topic = image.topic_by_id(change.topic_id)
+        record = None if topic is None else image.partition(topic.name, change.index)
+        if topic is None or record is None:
+            errors.append(ErrorCode.unknown_topic_id)
+            continue
+        place = (topic.name, change.index)
+        before = drafts.get(place) or state_of(record)
+        try:
+            after = with_isr(
+                before,
+                command.node_id,
+                change.leader_epoch,
+                change.partition_epoch,
+                dict(zip(change.isr, _epochs(change), strict=True)),
+                registered,
+            )
+        except ApiError as error:
+            errors.append(error.code)
+            continue
+        errors.append(ErrorCode.none)
+        after = reassignment.step(after, living) or after
+        if after is not before:
+            drafts[place] = after
+    return [record_of(topic, index, state) for (topic, index), state in drafts.items()], tuple(errors)
+
+
+def _epochs(change: InSync) -> tuple[int, ...]:
+    known = change.epochs[: len(change.isr)]
+    return known + (UNKNOWN_EPOCH,) * (len(change.isr) - len(known))
+
+
+def check_epoch(image: Image, node: int, epoch: int) -> None:
+    """Refuse a node that has been replaced by a later start of itself."""
+    known = image.brokers.get(node)
+    if known is None:
+        raise ApiError(ErrorCode.broker_id_not_registered, f"there is no node {node}")
+    if known.epoch != epoch:
+        raise ApiError(ErrorCode.stale_broker_epoch, f"node {node} is registered with epoch {known.epoch}")
+
+
+def steps_due(image: Image) -> list[MetadataRecord]:
+    """Reassignments that have reached their target: a new controller looks at all of them."""
+    living = alive(image)
+    return _changed(
+        (
+            (topic, record)
+            for topic in image.topics.values()
+            for record in topic.partitions
+            if record.adding or record.removing
+        ),
+        lambda topic, state: reassignment.step(state, living),
+    )
+
+
+def preferred_due(image: Image, most: int) -> list[MetadataRecord]:
+    """Leaderships that go back to the preferred replica, at most so many."""
+    living = eligible(image)
+    records: list[MetadataRecord] = []
+    for topic in image.topics.values():
+        for record in topic.partitions:
+            if record.leader == record.replicas[0]:
+                continue
+            after = election.prefer(state_of(record), living)
+            if after is not None:
+                records.append(record_of(record.topic, record.index, after))
+                if len(records) >= most:
+                    return records
+    return records

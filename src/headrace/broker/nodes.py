@@ -1,0 +1,195 @@
+"""The controller's eye on the nodes: who is alive, who votes, who leads what it should.
+
+Rules:
+- Every node has this object; it acts only while its node leads. A new leader gives everybody a new session, except the
+  leader before it: that one was silent already.
+- A node that was not heard for a session is fenced. A controller that was held up itself blames nobody for that time.
+- Gossip may say that a node is dead; it is fenced then if it has missed two beats, too.
+- A fenced node comes back when it beats and has applied all that it must know.
+- The number of voters is odd: learners are made voters in pairs, and only those that are alive and have caught up. A
+  voter that stays away is replaced when a learner is there for it.
+- Times are of the loop. Nothing here is remembered by the next leader but what is in the image.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from headrace.broker import decisions
+from headrace.core.errors import ApiError
+from headrace.raft.membership import Change, ChangeKind
+from headrace.raft.ready import RoleName, Standing
+
+if TYPE_CHECKING:
+    from headrace.broker.cluster_settings import ClusterSettings
+    from headrace.broker.controller import Controller
+
+logger = logging.getLogger(__name__)
+
+MISSED_BEATS: Final = 2  # after which gossip's word is believed
+REPLACE_VOTER_SESSIONS: Final = 20  # of silence, until a voter is replaced
+LEADERS_AT_ONCE: Final = 200
+
+
+class NodeWatch:
+    """See the module."""
+
+    def __init__(self, controller: Controller, settings: ClusterSettings, policy: decisions.Policy) -> None:
+        self._controller = controller
+        self._node_id = controller.quorum.node_id
+        self._settings = settings
+        self._policy = policy
+        self._beat_s = settings.heartbeat_ms / 1000
+        self._session_s = settings.session_ms / 1000
+        self._seen: dict[int, float] = {}
+        self._applied: dict[int, int] = {}
+        self._must_know: dict[int, int] = {}  # by node: what it must have applied before it may lead
+        self._taken_over_at: int | None = None  # the index at which this node began to lead
+        self._last_leader: int | None = None
+        self._last_look = 0.0
+        self._next_balance = 0.0
+        self._task: asyncio.Task[None] | None = None
+        controller.watch(self._stands)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name="node-watch")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    # What is heard
+
+    def registered(self, node: int, index: int) -> None:
+        self._must_know[node] = index
+        self._seen[node] = self._now()
+
+    def heard(self, node: int, applied: int) -> bool:
+        """A node lives. Whether it knows all that it must know to lead."""
+        self._seen[node] = self._now()
+        self._applied[node] = applied
+        if self._taken_over_at is None:
+            self._take_over()
+        return applied >= self._must_know.get(node, self._taken_over_at or 0)
+
+    def left(self, node: int) -> None:
+        """A node has said that it stops."""
+        self._must_know[node] = self._controller.applied_index
+
+    def health(self, node: int) -> tuple[int, int]:
+        """What a node has applied, and how many ms ago it was heard; -1: never."""
+        seen = self._seen.get(node)
+        return self._applied.get(node, 0), -1 if seen is None else round((self._now() - seen) * 1000)
+
+    def suspected(self, node: int) -> None:
+        """Gossip believes that a node is dead: look at once."""
+        if self._controller.leads and self._silence(node) > MISSED_BEATS * self._beat_s:
+            asyncio.get_running_loop().create_task(self._fence(node, "gossip believes it dead"), name="fence")
+
+    # What is done
+
+    async def _run(self) -> None:
+        self._last_look = self._now()
+        while True:
+            await asyncio.sleep(self._beat_s)
+            try:
+                await self.look()
+            except ApiError as error:
+                logger.info("the nodes could not be looked after", extra={"reason": str(error)})
+            except Exception:
+                logger.exception("the nodes could not be looked after")
+
+    async def look(self) -> None:
+        """Once in a while, on the leader: fence the silent, choose voters, bring leaders home."""
+        now = self._now()
+        late = now - self._last_look - 2 * self._beat_s
+        self._last_look = now
+        if not self._controller.leads:
+            return
+        if self._taken_over_at is None:
+            self._take_over()
+            await self._controller.commit(decisions.steps_due(self._controller.proposed))
+        if late > 0:
+            self._seen = {node: seen + late for node, seen in self._seen.items()}
+        for node in list(self._controller.proposed.brokers.values()):
+            if node.node_id != self._node_id and not node.fenced and self._silence(node.node_id) > self._session_s:
+                await self._fence(node.node_id, "it was not heard for a session")
+        await self._choose_voters()
+        await self._balance(now)
+
+    async def _fence(self, node: int, reason: str) -> None:
+        records = decisions.fence(self._controller.proposed, node, self._policy)
+        if records:
+            logger.warning("a node is fenced", extra={"node": node, "reason": reason, "changes": len(records)})
+            await self._controller.commit(records)
+            self._must_know[node] = self._controller.applied_index
+
+    async def _choose_voters(self) -> None:
+        change = self._voter_change()
+        if change is not None:
+            logger.info("the quorum changes", extra={"change": change.kind.value, "node": change.node})
+            await self._controller.quorum.change(change)
+
+    def _voter_change(self) -> Change | None:
+        """The next step towards the right number of voters, all of them alive."""
+        quorum = self._controller.quorum
+        membership, image = quorum.membership, self._controller.image
+        voters, known = membership.voters, set(image.brokers)
+        living = decisions.alive(image)
+        able = [node for node in membership.learners if node in living]
+        gone = [node for node in voters if node != self._node_id and self._is_gone(node)]
+        most = self._settings.voters - (self._settings.voters + 1) % 2
+        wanted = min(most, len(voters) - len(gone) + len(able))
+        wanted -= (wanted + 1) % 2
+        strangers = [node for node in membership.members if node not in known and node != self._node_id]
+        if strangers and self._taken_over_at is not None:
+            return Change(ChangeKind.REMOVE, strangers[0])
+        if len(voters) < wanted or (gone and able and len(voters) <= most):
+            return Change(ChangeKind.PROMOTE, able[0]) if able else None
+        if len(voters) > wanted and gone and len(voters) - 1 >= wanted:
+            return Change(ChangeKind.REMOVE, gone[0])
+        missing = [node for node in known if node not in membership.members]
+        return Change(ChangeKind.ADD_LEARNER, missing[0]) if missing else None
+
+    def _is_gone(self, node: int) -> bool:
+        known = self._controller.image.brokers.get(node)
+        silent = self._silence(node) > REPLACE_VOTER_SESSIONS * self._session_s
+        return known is None or (known.fenced and silent)
+
+    async def _balance(self, now: float) -> None:
+        if not self._settings.balance_leaders_ms or now < self._next_balance:
+            return
+        self._next_balance = now + self._settings.balance_leaders_ms / 1000
+        records = decisions.preferred_due(self._controller.proposed, LEADERS_AT_ONCE)
+        if records:
+            logger.info("leaderships go back to preferred replicas", extra={"count": len(records)})
+            await self._controller.commit(records)
+
+    # Leading
+
+    def _stands(self, standing: Standing) -> None:
+        if standing.role is not RoleName.LEADER:
+            self._taken_over_at = None
+            if standing.leader is not None:
+                self._last_leader = standing.leader
+
+    def _take_over(self) -> None:
+        """This node has begun to lead: everybody has a new session, the leader that fell silent a short one."""
+        now = self._now()
+        self._taken_over_at = self._controller.applied_index
+        self._must_know.clear()
+        self._next_balance = now + self._settings.balance_leaders_ms / 1000
+        self._seen = dict.fromkeys(self._controller.image.brokers, now)
+        if self._last_leader is not None and self._last_leader != self._node_id:
+            self._seen[self._last_leader] = now - max(0.0, self._session_s - MISSED_BEATS * self._beat_s)
+
+    def _silence(self, node: int) -> float:
+        now = self._now()
+        return now - self._seen.setdefault(node, now)
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
