@@ -261,6 +261,9 @@ def heal(network: Network) -> None:
         if node.is_stopped:
             node.is_stopped = False  # the queue of its kernel is gone
             node.queue = []
+    for node in network.up():
+        if node.swim is not None and node.swim.is_joining:  # all its seeds have moved: somebody gives it others
+            node.swim.join([other.swim.me.address for other in network.up() if other.swim])
 
 
 def simulate(seed: int, trace: bool = False) -> Network:

@@ -170,7 +170,7 @@ _hear = Belief.hear
 FLAWS = {
     "never refutes": (_histories, (Belief, "_hear_of_me", lambda self, record: None)),
     "refutes without a new incarnation": (_histories, (Belief, "_hear_of_me", _refutes_with_the_same_incarnation)),
-    "never looks for the lost": (_histories, (Contacts, "_call_one_of_the_lost", lambda self: None)),
+    "never looks for the lost": (_histories, (Contacts, "_call_the_lost", lambda self: None)),
     "suspects for ever": (_histories, (belief, "suspicion_s", lambda options, living: 1e9)),
     "gives no time to refute": (
         lambda: test_nobody_is_called_dead_because_of_lost_packets(30),

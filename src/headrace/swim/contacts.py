@@ -3,8 +3,8 @@
 Rules:
 - A node that joins asks all its seeds, again and again, and exchanges its state with the first that answers. It has
   joined when one exchange is complete. Anybody else who turns up in the meantime will do as well.
-- Later on, one of the dead, or one seed behind which no living node is known, is asked in every `rejoin_interval_s`: so
-  the sides of a cut find each other again, and a node whose address is a seed is found wherever it went.
+- Later on, a few of the dead, and of the seeds behind which no living node is known, are asked in turn in every
+  `rejoin_interval_s`: so the sides of a cut find each other again, and a node that is a seed is found when it is back.
 - Whoever answers such a question gets a full exchange.
 """
 
@@ -22,6 +22,7 @@ from headrace.swim.options import Dice, SwimOptions
 from headrace.swim.post import Post
 
 MAX_SEEDS: Final = 64
+LOST_AT_A_TIME: Final = 3
 
 
 class Call(NamedTuple):
@@ -39,7 +40,7 @@ class Contacts:
         self._exchange = exchange
         self._options = options
         self._clock = clock
-        self._dice = dice
+        self._turn = dice.randrange(2**16)  # not all call the same ones
         self._seeds: dict[Address, int | None] = {}  # and who was found there
         self._calls: dict[int, Call] = {}  # by number, oldest first
         self._completed = 0
@@ -70,7 +71,7 @@ class Contacts:
             self._exchange_with_anybody()
         if elapsed_s >= self._next_rejoin_s:
             self._next_rejoin_s = elapsed_s + self._options.rejoin_interval_s
-            self._call_one_of_the_lost()
+            self._call_the_lost()
 
     def on_ack(self, packet: Packet, body: Ack, source: Address) -> None:
         call = self._calls.pop(body.number, None)
@@ -85,16 +86,16 @@ class Contacts:
         for node_id in self._belief.others.pick(1):
             self._exchange.begin(self._belief.roster.view[node_id].address, node_id, Way.JOIN)
 
-    def _call_one_of_the_lost(self) -> None:
-        dead = self._belief.dead
-        seeds = [] if self.is_joining else [seed for seed in self._seeds if not self._is_found(seed)]
-        if not dead and not seeds:
-            return
-        chosen = self._dice.randrange(len(dead) + len(seeds))
-        if chosen < len(dead):
-            self._call(dead[chosen].address, dead[chosen].node_id)
-        else:
-            self._call(seeds[chosen - len(dead)], ANYONE)
+    def _call_the_lost(self) -> None:
+        lost = {member.address: member.node_id for member in self._belief.dead}
+        if not self.is_joining:
+            for seed in self._seeds:
+                if not self._is_found(seed):
+                    lost.setdefault(seed, ANYONE)
+        calls = list(lost.items())
+        for _ in range(min(LOST_AT_A_TIME, len(calls))):
+            self._turn += 1
+            self._call(*calls[self._turn % len(calls)])
 
     def _is_found(self, seed: Address) -> bool:
         node_id = self._seeds[seed]

@@ -28,7 +28,7 @@ class SwimOptions:
     gossip_nodes: int = 3  # they are sent to so many at a time
     sync_interval_s: float = 30.0  # full exchange with somebody
     join_interval_s: float = 1.0  # seeds are asked again
-    rejoin_interval_s: float = 10.0  # one dead node, or one seed that nobody answers at, is tried again
+    rejoin_interval_s: float = 10.0  # some of the dead, and of the seeds where nobody answers, are asked again
     forget_s: float = 3_600.0  # the dead and the departed are forgotten
     packet_bytes: int = SMALLEST_PACKET_BYTES  # no packet is longer
     max_members: int = 10_000  # of which records are held
