@@ -3,16 +3,23 @@
 Earliest (-2), latest (-1), the record with the largest timestamp (-3), and the first record at or after a timestamp.
 Earliest local (-4) is the earliest; latest tiered (-5) is none: nothing is tiered. Lookups by time open one batch,
 in a worker if it is not in memory. For readers of committed records the log ends at the last stable offset.
+
+A leader that has just been elected may not know yet how much is committed. Until it does, nobody is told of an end that
+might be too low (KIP-207): OFFSET_NOT_AVAILABLE, or LEADER_NOT_AVAILABLE below version 5. Followers answer nobody.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.apis.api import Answer, Api, Context
 from headrace.core.errors import ApiError, ErrorCode, StorageError
 
+if TYPE_CHECKING:
+    from headrace.broker.partition import Partition
+
 READ_COMMITTED = 1
+UNKNOWN_FROM = 5  # from here on clients know OFFSET_NOT_AVAILABLE
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
 
 
@@ -44,6 +51,7 @@ async def _lookup(ctx: Context, topic: str, part: Any, committed_only: bool) -> 
     ctx.service.check_epoch(partition, getattr(part, "current_leader_epoch", -1))
     log, wanted = partition.log, part.timestamp
     if wanted == LATEST:
+        _check_known(ctx, partition)
         end_offset = partition.last_stable_offset if committed_only else partition.high_watermark
         return -1, end_offset, partition.leader_epoch
     if wanted in (EARLIEST, EARLIEST_LOCAL):
@@ -56,8 +64,15 @@ async def _lookup(ctx: Context, topic: str, part: Any, committed_only: bool) -> 
     search = log.find_latest_time() if wanted == MAX_TIMESTAMP else log.find_time(wanted)
     found = await ctx.service.workers.run(search.run)
     if found is None or found.offset >= (partition.last_stable_offset if committed_only else partition.high_watermark):
+        _check_known(ctx, partition)
         return -1, -1, -1
     return found.timestamp, found.offset, found.leader_epoch
+
+
+def _check_known(ctx: Context, partition: Partition) -> None:
+    if not partition.offsets_are_known:
+        code = ErrorCode.offset_not_available if ctx.version >= UNKNOWN_FROM else ErrorCode.leader_not_available
+        raise ApiError(code, "The new leader does not know yet how much is committed.")
 
 
 API = Api(key=2, name="ListOffsets", versions=(1, 11), handle=handle)

@@ -2,7 +2,8 @@
 
 Topics: null asks for all, an empty list for none (in version 0 an empty list asks for all). From version 12 on they can
 be named by id; versions 10 and 11 carry ids but refuse them, as Kafka does. A topic that does not exist is created if
-the request and the broker allow it (versions below 4 always allow it), and is answered ready to use.
+the request and the broker allow it (versions below 4 always allow it), and is answered ready to use. Nodes that are
+fenced are not told; a partition without a leader has leader -1 and LEADER_NOT_AVAILABLE.
 
 Differs from Kafka: a topic created by this request is in the answer at once, where Kafka answers
 LEADER_NOT_AVAILABLE and waits for the client to ask again. Internal topics are not created by asking for them.
@@ -41,6 +42,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
         "brokers": [
             {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
             for broker in ctx.service.image.brokers.values()
+            if not broker.fenced
         ],
         "cluster_id": ctx.service.cluster_id,
         "controller_id": ctx.service.node.node_id,
@@ -112,8 +114,13 @@ def _partition(image: Image, record: PartitionRecord) -> Answer:
         "leader_epoch": record.leader_epoch,
         "replica_nodes": record.replicas,
         "isr_nodes": record.isr,
-        "offline_replicas": [replica for replica in record.replicas if replica not in image.brokers],
+        "offline_replicas": [replica for replica in record.replicas if not _is_there(image, replica)],
     }
+
+
+def _is_there(image: Image, node_id: int) -> bool:
+    node = image.brokers.get(node_id)
+    return node is not None and not node.fenced
 
 
 def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:

@@ -1,27 +1,34 @@
-"""OffsetForLeaderEpoch, versions 2-4: where a leader epoch ended, for clients that check for truncation."""
+"""OffsetForLeaderEpoch, versions 2-4: where a leader epoch ended, for clients that check for truncation.
+
+Followers find that out by Fetch. Who names a replica and is no node of the cluster gets CLUSTER_AUTHORIZATION_FAILED.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from headrace.apis.api import Answer, Api, Context
-from headrace.core.errors import ApiError
+from headrace.core.errors import ApiError, ErrorCode
 
 
 def handle(ctx: Context, request: Any) -> Answer:
+    replica = getattr(request, "replica_id", -1)
+    allowed = replica < 0 or replica == ctx.peer
     return {
         "topics": [
-            {"topic": topic.topic, "partitions": [_end(ctx, topic.topic, part) for part in topic.partitions]}
+            {"topic": topic.topic, "partitions": [_end(ctx, topic.topic, part, allowed) for part in topic.partitions]}
             for topic in request.topics
         ]
     }
 
 
-def _end(ctx: Context, topic: str, part: Any) -> Answer:
+def _end(ctx: Context, topic: str, part: Any, allowed: bool) -> Answer:
     try:
+        if not allowed:
+            raise ApiError(ErrorCode.cluster_authorization_failed)
         partition = ctx.service.partitions.get(topic, part.partition)
         ctx.service.check_epoch(partition, part.current_leader_epoch)
-        epoch, end_offset = partition.log.end_offset_for(part.leader_epoch)
+        epoch, end_offset = partition.epoch_end(part.leader_epoch)
     except ApiError as error:
         return {"partition": part.partition, "error_code": error.code, "leader_epoch": -1, "end_offset": -1}
     return {"partition": part.partition, "leader_epoch": epoch, "end_offset": end_offset}

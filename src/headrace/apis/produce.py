@@ -3,7 +3,9 @@
 Each partition's batch is checked (header, CRC, limits), stamped and appended as it came; records are not opened, except
 that a compacted topic refuses records without a key. `acks=0` gets no answer, and an error closes the connection, as in
 Kafka; `acks=1` is answered from the page cache; `acks=all` waits for the high watermark, which with `flush=ack` means
-that the batch is synced. The order of appends is the order of arrival.
+that the batch is synced on every replica that is in sync. If there are fewer of these than `min.insync.replicas`, the
+batch is refused (NOT_ENOUGH_REPLICAS), or, when they became fewer after it was appended, answered with
+NOT_ENOUGH_REPLICAS_AFTER_APPEND. The order of appends is the order of arrival.
 
 A transactional batch is appended if its partition is in the producer's transaction; from version 12 on it is put there
 by being sent (KIP-890). If the coordinator has to be asked for that, later requests of the same producer wait, too.
@@ -220,10 +222,12 @@ def _when_committed(
     ctx: Context, timeout_ms: int, answers: list[TopicAnswer], waits: list[Wait]
 ) -> asyncio.Future[Encoded]:
     def finish() -> Encoded:
-        if commit.error is not None:
-            for partition, next_offset, rows, place in waits:
-                if partition.high_watermark < next_offset:
-                    rows[place] = _refused(ctx, rows[place].index, commit.error)
+        for partition, next_offset, rows, place in waits:
+            if commit.error is not None and (partition.high_watermark < next_offset or not partition.leads):
+                rows[place] = _refused(ctx, rows[place].index, commit.error)
+            elif 1 < partition.log.config.min_insync_replicas > partition.in_sync:
+                few = ApiError(ErrorCode.not_enough_replicas_after_append)
+                rows[place] = _refused(ctx, rows[place].index, few)
         return Encoded(produce_answer(ctx.version, answers))
 
     deadline = asyncio.get_running_loop().time() + max(0, timeout_ms) / 1000

@@ -62,6 +62,7 @@ class Partition:
         "leads",
         "log",
         "may_mark",
+        "on_caught_up",
         "on_marker",
         "record",
         "replicas",
@@ -100,6 +101,7 @@ class Partition:
         # (partition, producer id, epoch, commit).
         self.may_mark: Callable[[], object] | None = None
         self.on_marker: Callable[[Partition, int, int, bool], None] | None = None
+        self.on_caught_up: Callable[[Partition], None] | None = None  # a follower could be in sync
         self._alone = False  # we lead, and nobody else is in sync or about to be: the high watermark is ours
         self._stable_offset = 0  # as those who wait know it
         self._clock = clock
@@ -217,6 +219,8 @@ class Partition:
             raise ApiError(ErrorCode.offset_out_of_range)
         if replicas.fetched(node, offset, node_epoch, log.end_offset, self._clock.monotonic()):
             self.advance()
+        if node not in replicas.state.isr and offset >= self.high_watermark and self.on_caught_up is not None:
+            self.on_caught_up(self)
         return None
 
     # ------------------------------------------------------------------ following

@@ -70,6 +70,7 @@ class Partitions:
         self._counters = counters
         self._touched = touched
         self.watchers: list[Callable[[Partition], None]] = []  # told when a partition begins or ends to lead or follow
+        self.on_caught_up: Callable[[Partition], None] | None = None  # told when a follower could be in sync
         self._replicas: dict[str, dict[int, Partition]] = {}
         self._leaders: dict[str, dict[int, Partition]] = {}
         self._faults: dict[Place, str] = {}
@@ -188,6 +189,10 @@ class Partitions:
             if record is not None:
                 self._assign(partition, record)
 
+    def _caught_up(self, partition: Partition) -> None:
+        if self.on_caught_up is not None:
+            self.on_caught_up(partition)
+
     def _tell(self, partition: Partition) -> None:
         for watcher in self.watchers:
             watcher(partition)
@@ -253,6 +258,7 @@ class Partitions:
         partition = self._replicas.setdefault(name, {})[index] = Partition(
             name, topic.topic_id, index, log, clock=self._clock, traffic=traffic, touched=self._touched
         )
+        partition.on_caught_up = self._caught_up
         self._assign(partition, record)
 
     def _drop_topic(self, name: str) -> None:

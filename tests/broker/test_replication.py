@@ -1,0 +1,259 @@
+"""Followers copy what their leaders have, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from headrace.core.errors import ApiError, ErrorCode
+from headrace.testing.replicas import TOPIC, ReplicaCluster
+
+DURABLE: dict[str, Any] = {"flush": "ack"}
+
+
+def three(**config: Any) -> ReplicaCluster:
+    cluster = ReplicaCluster(1, 2, 3, **config)
+    cluster.make_topic((1, 2, 3))
+    return cluster
+
+
+@pytest.mark.parametrize("config", [{}, DURABLE])
+def test_followers_have_what_was_acknowledged(config: dict[str, Any]) -> None:
+    cluster = three(**config)
+
+    async def scenario() -> None:
+        await cluster.start()
+        for number in range(20):
+            end = await cluster.nodes[1].produce(b"%d" % number)
+            for node in cluster.nodes.values():
+                assert node.get().reached_offset >= end
+        assert cluster.nodes[1].values() == cluster.nodes[2].values() == cluster.nodes[3].values()
+
+    cluster.run(scenario())
+
+
+def test_nothing_is_acknowledged_that_an_in_sync_replica_lacks() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        cluster.cut(1, 3)
+        await asyncio.sleep(0.6)  # until the fetch that waited is over
+        end = cluster.nodes[1].append(b"b")
+        await cluster.until(lambda: cluster.nodes[2].get().log.end_offset == end)
+        assert cluster.nodes[1].get().high_watermark == 1
+        cluster.heal()
+        await cluster.nodes[1].get().committed(end)
+        assert cluster.nodes[3].get().log.end_offset == end
+
+    cluster.run(scenario())
+
+
+def test_a_follower_that_falls_behind_leaves_the_in_sync_set_and_comes_back() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        cluster.cut(1, 3)
+        await asyncio.sleep(0.6)
+        await cluster.nodes[1].produce(b"a")  # is waited for until node 3 has left
+        assert cluster.record().isr == (1, 2)
+        cluster.heal()
+        await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
+        await cluster.until(lambda: cluster.nodes[3].values() == cluster.nodes[1].values())
+
+    cluster.run(scenario())
+
+
+def test_a_follower_joins_while_writers_are_busy() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        cluster.cut(1, 3)
+        await cluster.until(lambda: cluster.nodes[1].append(b"x") and cluster.record().isr == (1, 2))
+        cluster.heal()
+        # Every millisecond there is more.
+        await cluster.until(lambda: cluster.nodes[1].append(b"x") and cluster.record().isr == (1, 2, 3))
+
+    cluster.run(scenario())
+
+
+def test_an_old_leader_cuts_what_was_never_acknowledged() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"kept")
+        cluster.cut(1, 2)
+        cluster.cut(1, 3)
+        await asyncio.sleep(0.6)
+        cluster.nodes[1].append(b"lost")
+        cluster.elect(2)
+        await cluster.nodes[2].produce(b"new")  # node 1 is in the set, and is told of its new leader
+        cluster.heal()
+        end = await cluster.nodes[2].produce(b"newer")
+        await cluster.until(lambda: cluster.nodes[1].get().log.end_offset == end)
+        assert [value for _, value in cluster.nodes[1].values()] == [b"kept", b"new", b"newer"]
+        assert cluster.nodes[1].get().log.epochs.entries == cluster.nodes[2].get().log.epochs.entries
+
+    cluster.run(scenario())
+
+
+def test_who_waits_for_an_old_leader_is_sent_away() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        cluster.cut(1, 2)
+        await asyncio.sleep(0.6)
+        end = cluster.nodes[1].append(b"a")
+        waiting = asyncio.ensure_future(cluster.nodes[1].get().committed(end))
+        await asyncio.sleep(0)
+        cluster.elect(2)
+        with pytest.raises(ApiError) as refused:
+            await waiting
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+        with pytest.raises(ApiError) as refused:
+            cluster.nodes[1].append(b"b")
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+
+    cluster.run(scenario())
+
+
+def test_a_new_leader_knows_no_end_before_its_followers_have_fetched() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        cluster.cut(2, 3)
+        cluster.cut(2, 1)
+        cluster.elect(2)
+        leader = cluster.nodes[2].get()
+        assert not leader.offsets_are_known  # node 2 has the record, and was never told that it is committed
+        cluster.heal()
+        await cluster.until(lambda: leader.offsets_are_known)
+        assert leader.high_watermark == 1
+
+    cluster.run(scenario())
+
+
+def test_a_replica_that_comes_late_starts_where_the_leader_does() -> None:
+    cluster = ReplicaCluster(1, 2)
+    cluster.make_topic((1,))
+
+    async def scenario() -> None:
+        await cluster.start()
+        leader = cluster.nodes[1]
+        for _ in range(3):
+            await leader.produce(b"a", b"b", b"c")
+        leader.get().delete_before(4)  # within a batch
+        record = cluster.record()
+        grown = type(record)(TOPIC, 0, (1, 2), (1,), 1, record.leader_epoch, record.partition_epoch + 1, (2,))
+        cluster.decide(grown)
+        await cluster.until(lambda: cluster.record().isr == (1, 2))
+        copy = cluster.nodes[2].get().log
+        assert (copy.start_offset, copy.end_offset) == (4, 9)
+        assert cluster.nodes[2].values() == leader.values()
+
+    cluster.run(scenario())
+
+
+def test_a_follower_forgets_what_its_leader_forgets() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        end = await cluster.nodes[1].produce(b"b")
+        cluster.nodes[1].get().delete_before(1)
+        await cluster.until(lambda: cluster.nodes[3].get().log.start_offset == 1)
+        assert cluster.nodes[3].get().log.end_offset == end
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("config", [{}, DURABLE])
+def test_a_killed_follower_goes_on_where_it_was(config: dict[str, Any]) -> None:
+    cluster = three(**config)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        cluster.kill(3)
+        await cluster.nodes[1].produce(b"b")  # node 3 is given up after its time
+        assert cluster.record().isr == (1, 2)
+        await cluster.restart(3)
+        await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
+        assert cluster.nodes[3].values() == cluster.nodes[1].values()
+
+    cluster.run(scenario())
+
+
+def test_a_node_leads_nothing_before_it_is_registered() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        cluster.kill(1)
+        node = type(cluster.nodes[1])(cluster, 1, cluster.nodes[1].files, 2)
+        with pytest.raises(ApiError) as refused:
+            node.append(b"b")
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+        await node.partitions.registered()
+        node.append(b"b")
+
+    cluster.run(scenario())
+
+
+def test_a_replica_that_moves_away_is_removed() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        record = cluster.record()
+        cluster.decide(type(record)(TOPIC, 0, (1, 2), (1, 2), 1, 0, record.partition_epoch + 1))
+        await cluster.nodes[3].partitions.settled()
+        assert cluster.nodes[3].partitions.replica(TOPIC, 0) is None
+        assert cluster.nodes[3].files.names("topics") == []
+        await cluster.nodes[1].produce(b"b")
+
+    cluster.run(scenario())
+
+
+def test_a_damaged_batch_is_never_copied() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        follower = cluster.nodes[2].get()
+        data = bytearray(next(iter([cluster.nodes[1].get().log.locate(0, 1000, 1)])).read())  # type: ignore[union-attr]
+        data[7] = 1  # offset 1
+        data[-1] ^= 1
+        from headrace.core.errors import CorruptionError
+
+        with pytest.raises(CorruptionError):
+            follower.append_copied(bytes(data))
+        assert follower.log.end_offset == 1
+
+    cluster.run(scenario())
+
+
+def test_an_idle_cluster_does_not_ask_all_the_time() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await asyncio.sleep(1)
+        before = cluster.fetches
+        await asyncio.sleep(10)
+        assert cluster.fetches - before <= 2 * 21
+
+    cluster.run(scenario())
