@@ -24,13 +24,14 @@ import pyarrow as pa
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from headrace.spark.fetch import Fetcher, Task
+from headrace.spark.fetch import Fetcher
 from headrace.spark.lake import Archive, Table, verify
 from headrace.spark.lake.place import Place
 from headrace.spark.lake.rows import RECORD, write_range
 from headrace.spark.offsets import BatchOffsets
 from headrace.spark.options import parse
 from headrace.spark.session import spark_session
+from headrace.spark.task import Task
 
 FETCH = "kafka.max.partition.fetch.bytes"
 SCHEMA = "id long, customer string, amount double, city string"

@@ -13,9 +13,10 @@ from headrace import Broker
 from headrace.client.errors import ClientError
 from headrace.spark import link
 from headrace.spark.cluster import Cluster
-from headrace.spark.fetch import Fetcher, Task
+from headrace.spark.fetch import Fetcher
 from headrace.spark.offsets import LostRecordsError
 from headrace.spark.options import parse
+from headrace.spark.task import Task
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("value", pa.binary())])
 

@@ -15,7 +15,7 @@ import logging
 import struct
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
@@ -23,9 +23,10 @@ from headrace.client.errors import ClientError, UnreachableError
 from headrace.core.errors import ErrorCode, ProtocolError
 from headrace.spark.cluster import Cluster, MissingError, Partition, PassingError, raise_for
 from headrace.spark.decode import Decoder, Span
-from headrace.spark.link import Address, Link, borrow, discard
+from headrace.spark.link import Link, borrow, discard
 from headrace.spark.offsets import LostRecordsError
 from headrace.spark.options import EARLIEST, SourceOptions, Subscription
+from headrace.spark.task import Task
 from headrace.wire.guard import varint
 from headrace.wire.headers import unsigned_varint
 
@@ -59,19 +60,6 @@ class Answer(NamedTuple):
     start_offset: int
     aborted: list[tuple[int, int]]
     records: memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One range to read, with what the driver knew of its partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
-    leader: Address
-    topic_id: UUID | None = None
-    oldest_ms: int = -1
 
 
 def request_body(task: Task, options: SourceOptions, version: int, offset: int) -> bytes:

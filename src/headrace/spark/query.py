@@ -201,7 +201,8 @@ class Topics:
         """The newest values, read here and not by Spark: it takes milliseconds."""
         import pyarrow as pa
 
-        from headrace.spark.fetch import Fetcher, Task
+        from headrace.spark.fetch import Fetcher
+        from headrace.spark.task import Task
 
         options = self._options(topic)
         cluster = Cluster(options)

@@ -25,12 +25,11 @@ from headrace.spark.offsets import BatchOffsets, OffsetReader, StreamOffsets
 from headrace.spark.options import SourceOptions
 from headrace.spark.ranges import OffsetRange, from_json, to_json
 from headrace.spark.schema import check, to_arrow
+from headrace.spark.task import Task
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
-
-    from headrace.spark.fetch import Task
 
 
 class TaskPartition(InputPartition):
@@ -41,8 +40,6 @@ class TaskPartition(InputPartition):
 
 
 def partitions_of(offsets: OffsetReader, ranges: Iterable[OffsetRange], oldest_ms: int = -1) -> list[InputPartition]:
-    from headrace.spark.fetch import Task
-
     places = offsets.known_partitions()
     return [
         TaskPartition(Task(*each, *places[each.topic, each.partition], oldest_ms=oldest_ms))

@@ -152,8 +152,9 @@ def _these(offsets: Any) -> str:
 def _on_broker(bootstrap: str, place: TopicPlace, start: int, end: int) -> Any:
     """The offsets that a broker still has of a range, as a committed reader sees them."""
     from headrace.spark.cluster import MissingError
-    from headrace.spark.fetch import Fetcher, Task
+    from headrace.spark.fetch import Fetcher
     from headrace.spark.offsets import BatchOffsets
+    from headrace.spark.task import Task
 
     topic, partition = place
     options = parse(
