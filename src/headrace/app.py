@@ -1,7 +1,10 @@
 """The composition root: settings and ports in, a running broker out. The order of start and stop is here alone.
 
-Start: directory -> metadata -> partitions -> groups -> transactions -> port -> ready -> HTTP.
-Stop, the other way round: no new clients -> nothing left to sync -> connections -> logs -> directory.
+Start: port -> (join) -> directory -> metadata -> (other nodes) -> registration -> partitions -> groups -> transactions
+-> clients -> HTTP -> ready. In parentheses: only in a cluster of several. The port answers other nodes as soon as
+metadata is there, and clients when everything is.
+Stop, the other way round: leave -> no new clients -> nothing left to sync -> connections -> logs -> metadata ->
+directory.
 """
 
 from __future__ import annotations
@@ -14,17 +17,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+from headrace.broker.addresses import AddressBook
 from headrace.broker.admission import Admission
+from headrace.broker.attendance import Attendance, caught_up
 from headrace.broker.cataloguing import Cataloguing
 from headrace.broker.cleaning import Cleaning
+from headrace.broker.cluster_settings import parse_addresses
+from headrace.broker.commands import Join, Register
 from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
+from headrace.broker.council import Council
 from headrace.broker.flusher import Flusher
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.image import BrokerRecord
 from headrace.broker.internal_topics import OFFSETS_TOPIC, InternalTopic
+from headrace.broker.joining import join
+from headrace.broker.nodes import NodeWatch
 from headrace.broker.partitions import Partitions
+from headrace.broker.post import Post
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.raft_storage import RaftStorage
 from headrace.broker.service import Service
@@ -33,7 +44,9 @@ from headrace.broker.transactions import TRANSACTION_TOPIC, LocalMarkers, Transa
 from headrace.core.counters import Counters
 from headrace.core.errors import ConfigError, StorageError
 from headrace.gateways.kafka.hello import Membership
+from headrace.gateways.kafka.links import PeerLinks
 from headrace.gateways.kafka.server import KafkaServer
+from headrace.raft.options import RaftOptions
 from headrace.runtime import logs
 from headrace.runtime import loop as loops
 from headrace.runtime.clock import SystemClock
@@ -43,7 +56,8 @@ from headrace.runtime.network import SocketNetwork
 from headrace.runtime.workers import ThreadWorkers
 from headrace.storage.catalog import PATH as CATALOG_PATH
 from headrace.storage.catalog import Catalog
-from headrace.storage.directory import Directory, random_id
+from headrace.storage.directory import PATH as META_PATH
+from headrace.storage.directory import Directory, leave_clean_mark, random_id, take_clean_mark
 from headrace.storage.memory import MemoryFiles
 
 if TYPE_CHECKING:
@@ -54,6 +68,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
+ELECTION_TICKS = 10
+JOINED_PATH = "joined"  # in the data directory of a node that did not found its cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +113,12 @@ class Node:
         self._dice = dice or SystemDice()
         self._counters = Counters()
         self._service: Service | None = None
+        self._membership = Membership(settings.broker.node_id, "", settings.cluster.secret)
+        self._address_book = AddressBook()
+        self._links: PeerLinks
+        self._nodes: NodeWatch
+        self._was_clean = False
+        self._may_be_clean = False
         self.addresses = Addresses("", 0)
 
     def _own_workers(self) -> ThreadWorkers:
@@ -127,17 +149,71 @@ class Node:
 
     async def _start(self) -> None:
         settings, undo = self._settings, self._undo
-        files, cluster_id = self._claim()
+        kafka, record = await self._take_port()
+        files = self._open_files()
+        directory = await self._claim(files, record)
         controller = self._open_metadata(files)
-        node_id = settings.broker.node_id
+        service, housekeeping = self._compose(files, directory, controller, record)
+        undo.push_async_callback(kafka.stop)
+        kafka.use(service)
+        attendance = Attendance(service.council, controller, settings.cluster)
+        await self._take_part(service, kafka, attendance)
+        await attendance.register(
+            Register(
+                *(record.node_id, record.host, record.port, record.rack),
+                directory_id=directory.directory_id,
+                clean=self._was_clean,
+            )
+        )
+        service.node = service.image.brokers[record.node_id]
+        partitions = service.partitions
+        partitions.load(service.image)
+        controller.subscribe(partitions.changed, settled=partitions.settled)
+        controller.subscribe(service.groups.changed)
+        undo.push_async_callback(service.flusher.drain)
+        await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
+        attendance.start()
+        undo.push_async_callback(attendance.leave)
+        self._may_be_clean = True
 
+    async def _take_port(self) -> tuple[KafkaServer, BrokerRecord]:
+        """The port comes first: a node that joins a cluster says where it is."""
+        settings = self._settings
+        kafka = KafkaServer(settings.kafka, None, self._network, self._membership, self._dice)
+        self._undo.push_async_callback(kafka.stop)
+        self._links = PeerLinks(self._network, self._membership, self._address_book.get, self._dice)
+        self._undo.callback(self._links.close)
+        return kafka, self._node_record(await kafka.bind())
+
+    async def _take_part(self, service: Service, kafka: KafkaServer, attendance: Attendance) -> None:
+        """Be one of the quorum, and wait until this node knows what the others have decided."""
+        controller, undo = service.controller, self._undo
+        quorum = controller.quorum
+        post = Post(self._links, quorum.unreachable, timeout_s=self._settings.cluster.election_ms / 1000)
+        quorum.send = post.send
+        undo.push_async_callback(post.close)
+        controller.start()
+        undo.push_async_callback(self._nodes.stop)
+        self._nodes.start()
+        if quorum.is_alone:
+            return
+        await kafka.start()  # the others have much to say before clients are served
+        await caught_up(controller)
+
+    def _compose(
+        self, files: Files, directory: Directory, controller: Controller, record: BrokerRecord
+    ) -> tuple[Service, Housekeeping]:
+        """Make the parts; none of them works yet."""
+        settings = self._settings
         housekeeping: Housekeeping
         configs = Configs(controller, settings)
+        nodes = self._nodes = NodeWatch(controller, settings.cluster, configs)
+        council = Council(record.node_id, directory.cluster_id, controller, nodes, configs, links=self._links)
         partitions = Partitions(
             files,
             MemoryFiles(),
             configs,
-            node_id,
+            record.node_id,
             producer_expiry_ms=settings.storage.producer_expiry_ms,
             clock=self._clock,
             workers=self._workers,
@@ -146,11 +222,9 @@ class Node:
         )
         flusher = Flusher(self._workers, self._clock, self._counters, partitions.fail_disk)
         housekeeping = Housekeeping(partitions, flusher, settings.storage, self._clock)
-        undo.push_async_callback(self._run, partitions.close)
-        partitions.load(controller.image)
-        controller.subscribe(partitions.changed, settled=partitions.settled)
-
-        topics = Topics(controller, configs, settings.broker, self._new_id)
+        self._undo.push_async_callback(self._run, partitions.close)
+        topics = Topics(controller, configs, settings.broker, self._new_id, council)
+        council.ensure_topic = topics.ensure_topic
         offsets = InternalTopic(
             OFFSETS_TOPIC,
             settings.group.offsets_partitions,
@@ -161,14 +235,13 @@ class Node:
         groups = GroupCoordinator(
             settings.group, offsets, clock=self._clock, workers=self._workers, new_id=lambda: str(self._new_id())
         )
-        controller.subscribe(groups.changed)
-        producer_ids = ProducerIds(controller)
+        producer_ids = ProducerIds(council)
         transactions = self._transactions(controller, topics, partitions, offsets, producer_ids)
         service = self._service = Service(
             settings=settings,
-            cluster_id=cluster_id,
+            cluster_id=directory.cluster_id,
             data_dir=settings.storage.data_dir if settings.storage.kind == "disk" else "memory",
-            node=BrokerRecord(node_id, "", 0),
+            node=record,
             clock=self._clock,
             workers=self._workers,
             counters=self._counters,
@@ -181,9 +254,9 @@ class Node:
             transactions=transactions,
             admission=Admission(transactions),
             producer_ids=producer_ids,
+            council=council,
         )
-        undo.push_async_callback(flusher.drain)
-        await self._open_doors(service, housekeeping, flusher, self._open_catalog(files, partitions))
+        return service, housekeeping
 
     def _transactions(
         self,
@@ -206,26 +279,56 @@ class Node:
             workers=self._workers,
         )
 
-    def _claim(self) -> tuple[Files, str]:
+    def _open_files(self) -> Files:
         storage = self._settings.storage
-        files = self._files
-        if files is None:
-            files = MemoryFiles() if storage.kind == "memory" else DiskFiles(storage.data_dir, read=storage.read)
+        if self._files is not None:
+            return self._files
+        return MemoryFiles() if storage.kind == "memory" else DiskFiles(storage.data_dir, read=storage.read)
+
+    async def _claim(self, files: Files, record: BrokerRecord) -> Directory:
+        """Make the data directory ours; a new one belongs to the cluster that is joined, or begins one."""
+        settings = self._settings
+        directory_id = random_id(self._dice.randbytes)
+        cluster_id = None
+        if settings.cluster.join and files.load(META_PATH) is None:
+            command = Join(record.node_id, record.host, record.port, directory_id)
+            joined = await join(self._links, parse_addresses(settings.cluster.join), command)
+            self._address_book.hint(joined.nodes)
+            cluster_id = joined.cluster_id
+            files.store(JOINED_PATH, cluster_id.encode())  # a crash from here on must not found another cluster
+        ids = iter((directory_id,) if cluster_id else (random_id(self._dice.randbytes), directory_id))
         try:
-            directory = Directory.claim(
-                files, node_id=self._settings.broker.node_id, new_id=lambda: random_id(self._dice.randbytes)
-            )
+            directory = Directory.claim(files, node_id=record.node_id, cluster_id=cluster_id, new_id=lambda: next(ids))
         except (ConfigError, StorageError) as error:
-            raise type(error)(f"{storage.data_dir}: {error}") from error
+            raise type(error)(f"{settings.storage.data_dir}: {error}") from error
         self._undo.callback(directory.release)
-        return files, directory.cluster_id
+        self._membership.cluster_id = directory.cluster_id
+        self._was_clean = directory.is_new or take_clean_mark(files)
+        self._undo.push_async_callback(self._mark_clean, files)
+        return directory
+
+    async def _mark_clean(self, files: Files) -> None:
+        """The last thing that a broker does, if nothing went wrong."""
+        if self._may_be_clean and not self.service.faults:
+            await self._run(lambda: leave_clean_mark(files))
 
     def _open_metadata(self, files: Files) -> Controller:
+        cluster = self._settings.cluster
         storage = RaftStorage.open(files)
         self._undo.callback(storage.close)
-        controller = Controller(storage, workers=self._workers, dice=self._dice, node_id=self._settings.broker.node_id)
+        controller = Controller(
+            storage,
+            workers=self._workers,
+            dice=self._dice,
+            node_id=self._settings.broker.node_id,
+            options=RaftOptions(election_ticks=ELECTION_TICKS),
+            tick_s=cluster.election_ms / 1000 / ELECTION_TICKS,
+            snapshot_after=cluster.snapshot_records,
+        )
         self._undo.push_async_callback(controller.close)
-        controller.load()
+        controller.subscribe(self._address_book.changed)
+        controller.load(found=not files.exists(JOINED_PATH))
+        self._address_book.hint(controller.known_addresses())
         return controller
 
     def _open_catalog(self, files: Files, partitions: Partitions) -> Cataloguing | None:
@@ -238,20 +341,9 @@ class Node:
         return cataloguing
 
     async def _open_doors(
-        self, service: Service, housekeeping: Housekeeping, flusher: Flusher, cataloguing: Cataloguing | None
+        self, service: Service, kafka: KafkaServer, housekeeping: Housekeeping, cataloguing: Cataloguing | None
     ) -> None:
-        kafka = KafkaServer(
-            self._settings.kafka,
-            service,
-            self._network,
-            Membership(self._settings.broker.node_id, service.cluster_id),
-            self._dice,
-        )
-        self._undo.push_async_callback(kafka.stop)
-        port = await kafka.bind()
-        service.node = self._node_record(port)
-        if service.image.brokers.get(service.node.node_id) != service.node:
-            await service.controller.propose([service.node])
+        flusher = service.flusher
         await service.groups.start(known_topics=service.image.topics)
         self._undo.push_async_callback(service.groups.stop)
         await service.transactions.start()
@@ -270,10 +362,12 @@ class Node:
         cleaning.start()
         self._undo.push_async_callback(cleaning.stop)
         self._undo.push_async_callback(flusher.drain)
+        service.serving = True
         await kafka.start()
         self._undo.callback(kafka.refuse_new)
         probe = asyncio.create_task(loops.probe(self._counters.loop_delay_seconds, each=logs.sweep), name="loop-probe")
         self._undo.callback(probe.cancel)
+        port = kafka.port
         self.addresses = Addresses(self._settings.kafka.host, port)
         if self._settings.http.enabled:
             http = self._http_server(service)

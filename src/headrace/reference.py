@@ -48,7 +48,8 @@ the broker's.
 _APIS_INTRODUCTION = """\
 # Kafka APIs
 
-What the Kafka listener serves. Versions are those that a client may use; ApiVersions answers the same.
+What the Kafka listener serves. Versions are those that a client may use; ApiVersions answers the same. Those from 32001
+on are for the nodes of a cluster alone: ApiVersions does not name them, and who has not proved to be a node is closed.
 """
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
+from headrace.broker.cluster_settings import ClusterSettings
 from headrace.broker.settings import BrokerSettings
 from headrace.core import config
 from headrace.core.config import BrokerConfig, ConfigFile, Setting
@@ -36,6 +37,7 @@ class Settings:
     kafka: KafkaSettings = field(default_factory=KafkaSettings)
     storage: StorageSettings = field(default_factory=StorageSettings)
     broker: BrokerSettings = field(default_factory=BrokerSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
     transactions: TransactionSettings = field(default_factory=TransactionSettings)
     http: HttpSettings = field(default_factory=HttpSettings)

@@ -43,6 +43,9 @@ from headrace.apis import (
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
+    peer_command,
+    peer_forward,
+    peer_raft,
     produce,
     sync_group,
     txn_offset_commit,
@@ -94,5 +97,8 @@ TABLE: Final[Mapping[int, Api]] = {
         consumer_group_describe,
         list_config_resources,
         describe_topic_partitions,
+        peer_raft,
+        peer_command,
+        peer_forward,
     )
 }

@@ -44,4 +44,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return answer(request, [error] * len(request.resources))
 
 
-API = Api(key=33, name="AlterConfigs", versions=(0, 2), handle=handle, on_error=on_error)
+API = Api(key=33, name="AlterConfigs", versions=(0, 2), handle=handle, on_error=on_error, for_controller=True)

@@ -36,4 +36,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return {"results": [_answer(topic.name, error) for topic in request.topics]}
 
 
-API = Api(key=37, name="CreatePartitions", versions=(0, 3), handle=handle, on_error=on_error)
+API = Api(key=37, name="CreatePartitions", versions=(0, 3), handle=handle, on_error=on_error, for_controller=True)

@@ -78,4 +78,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return {"topics": [_refused(topic.name, error) for topic in request.topics]}
 
 
-API = Api(key=19, name="CreateTopics", versions=(2, 7), handle=handle, on_error=on_error)
+API = Api(key=19, name="CreateTopics", versions=(2, 7), handle=handle, on_error=on_error, for_controller=True)

@@ -34,4 +34,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return {"responses": [_answer(name, topic_id, error) for name, topic_id in _targets(request)]}
 
 
-API = Api(key=20, name="DeleteTopics", versions=(1, 6), handle=handle, on_error=on_error)
+API = Api(key=20, name="DeleteTopics", versions=(1, 6), handle=handle, on_error=on_error, for_controller=True)

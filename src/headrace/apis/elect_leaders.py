@@ -59,4 +59,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     }
 
 
-API = Api(key=43, name="ElectLeaders", versions=(0, 2), handle=handle, on_error=on_error)
+API = Api(key=43, name="ElectLeaders", versions=(0, 2), handle=handle, on_error=on_error, for_controller=True)

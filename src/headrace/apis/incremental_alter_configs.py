@@ -28,4 +28,6 @@ async def handle(ctx: Context, request: Any) -> Answer:
     return answer(request, outcomes)
 
 
-API = Api(key=44, name="IncrementalAlterConfigs", versions=(0, 1), handle=handle, on_error=on_error)
+API = Api(
+    key=44, name="IncrementalAlterConfigs", versions=(0, 1), handle=handle, on_error=on_error, for_controller=True
+)

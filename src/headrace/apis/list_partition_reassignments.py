@@ -11,4 +11,4 @@ def handle(ctx: Context, request: Any) -> Answer:
     return {"topics": []}
 
 
-API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0), handle=handle)
+API = Api(key=46, name="ListPartitionReassignments", versions=(0, 0), handle=handle, for_controller=True)

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 REPLACED: Final = (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered)
 REGISTER_S: Final = 5.0
 HAND_OVER_POLL_S: Final = 0.01
+CATCH_UP_PAUSE_S: Final = 0.02
+COMPLAIN_S: Final = 5.0
 
 
 class Attendance:
@@ -91,6 +93,8 @@ class Attendance:
             answer = await self.beat(leaving=True)
             if (answer is not None and answer.may_leave) or self._is_replaced:
                 break
+            if self._council.leader is None:
+                return  # nobody is left to decide: the others stop, too
         await self._hand_over(deadline)
 
     async def _hand_over(self, deadline: float) -> None:
@@ -120,3 +124,20 @@ class Attendance:
                 await self.beat()
             took = asyncio.get_running_loop().time() - begun
             await asyncio.sleep(max(0.0, interval_s - took))
+
+
+async def caught_up(controller: Controller) -> None:
+    """Wait until this node has applied all that was decided before: until a majority is there, however long."""
+    loop = asyncio.get_running_loop()
+    complain_at = loop.time() + COMPLAIN_S
+    while True:
+        try:
+            await controller.quorum.read()
+            return
+        except ApiError as error:
+            if error.code is ErrorCode.kafka_storage_error:
+                raise
+            if loop.time() >= complain_at:
+                complain_at = loop.time() + COMPLAIN_S
+                logger.warning("waiting for the other nodes", extra={"reason": str(error)})
+        await asyncio.sleep(CATCH_UP_PAUSE_S)

@@ -120,6 +120,15 @@ class Configs:
         self._remembered: dict[frozenset[tuple[str, str]], TopicConfig] = {}
         self._remembered_for: Mapping[str, Mapping[str, str]] = {}
 
+    def unclean(self, topic: TopicImage, image: Image) -> bool:
+        """Whether a replica that is not in sync may lead when nobody else can."""
+        return self.topic_config(topic.configs, image).unclean_leader_election
+
+    def synced(self, topic: TopicImage, image: Image) -> bool:
+        """Whether what was acknowledged is on the disk: a restart loses nothing."""
+        config = self.topic_config(topic.configs, image)
+        return config.flush == "ack" and config.storage == "disk"
+
     def topic_config(self, overrides: Mapping[str, str], image: Image) -> TopicConfig:
         """What a topic with these configs of its own goes by, on this broker. Raises ApiError(invalid_config)."""
         if self._remembered_for != image.broker_configs or len(self._remembered) > REMEMBERED_CONFIGS:

@@ -62,13 +62,17 @@ class Post:
         self._timeout_s = timeout_s
         self._waiting: dict[int, list[Message]] = {}
         self._carriers: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
 
     def send(self, node: int, messages: Sequence[Message]) -> None:
+        if self._closed:
+            return
         self._waiting.setdefault(node, []).extend(messages)
         if node not in self._carriers:
             self._carriers[node] = asyncio.get_running_loop().create_task(self._carry(node), name=f"raft-to-{node}")
 
     async def close(self) -> None:
+        self._closed = True
         self._waiting.clear()
         for carrier in list(self._carriers.values()):
             carrier.cancel()

@@ -1,7 +1,7 @@
 """Producer ids that are handed out once and never again.
 
 Rule: an id is given only out of a block that the metadata log has recorded as used, so a crash loses ids, never
-repeats them.
+repeats them. Each node has its own block.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from headrace.broker.image import ProducerIdsRecord
+from headrace.broker.commands import ProducerIdsTaken, TakeProducerIds
 
 if TYPE_CHECKING:
-    from headrace.broker.controller import Controller
+    from headrace.broker.commands import Quorum
 
 BLOCK = 1000
 
@@ -20,17 +20,18 @@ BLOCK = 1000
 class ProducerIds:
     """See the module."""
 
-    def __init__(self, controller: Controller) -> None:
-        self._controller = controller
+    def __init__(self, quorum: Quorum) -> None:
+        self._quorum = quorum
         self._next = 0
         self._end = 0
         self._one_at_a_time = asyncio.Lock()
 
     async def next_id(self) -> int:
+        """Raises ApiError."""
         async with self._one_at_a_time:
             if self._next == self._end:
-                start = self._controller.proposed.next_producer_id
-                await self._controller.propose([ProducerIdsRecord(start + BLOCK)])
-                self._next, self._end = start, start + BLOCK
+                block = await self._quorum.ask(TakeProducerIds(BLOCK))
+                assert isinstance(block, ProducerIdsTaken)
+                self._next, self._end = block.first, block.first + BLOCK
             given, self._next = self._next, self._next + 1
             return given

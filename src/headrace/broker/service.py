@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from headrace.broker.admission import Admission
     from headrace.broker.configs import Chosen, Configs
     from headrace.broker.controller import Controller
+    from headrace.broker.council import Council
     from headrace.broker.flusher import Flusher
     from headrace.broker.groups import GroupCoordinator
     from headrace.broker.image import BrokerRecord, Image
@@ -50,6 +51,8 @@ class Service:
     transactions: TransactionCoordinator
     admission: Admission
     producer_ids: ProducerIds
+    council: Council
+    serving: bool = False  # clients; other nodes are always answered
     ready: bool = False
     _turn: int = 0
 
@@ -82,8 +85,7 @@ class Service:
 
     def check_insync(self, partition: Partition) -> None:
         """Refuse a write that too few replicas would get."""
-        record = self.image.topics[partition.topic].partitions[partition.index]
-        if len(record.isr) < partition.log.config.min_insync_replicas:
+        if partition.in_sync < partition.log.config.min_insync_replicas:
             raise ApiError(ErrorCode.not_enough_replicas)
 
     def count_error(self, api: str, code: int) -> None:

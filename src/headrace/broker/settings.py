@@ -10,7 +10,9 @@ from headrace.core.limits import PARTITIONS_PER_TOPIC
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    node_id: int = setting(1, help="This node's number in its cluster.", check=between(0, 2**31 - 1), kafka="node.id")
+    node_id: int = setting(
+        1, help="This node's number in its cluster.", check=between(0, 2**31 - 1), kafka="node.id", flag="--node-id"
+    )
     rack: str | None = setting(None, help="Where the node stands, for clients that fetch nearby.", kafka="broker.rack")
     auto_create_topics: bool = setting(
         True, help="Create a topic when a client first names it.", kafka="auto.create.topics.enable"

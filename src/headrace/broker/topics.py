@@ -9,12 +9,14 @@ Rules:
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 from uuid import UUID
 
+from headrace.broker.commands import Done, EnsureTopic
 from headrace.broker.image import (
     ConfigRecord,
     Image,
@@ -28,11 +30,13 @@ from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import INTERNAL_TOPICS, PARTITIONS_PER_REQUEST, PARTITIONS_PER_TOPIC, topic_name_fault
 
 if TYPE_CHECKING:
+    from headrace.broker.commands import Quorum
     from headrace.broker.configs import Configs
     from headrace.broker.controller import Controller
     from headrace.broker.settings import BrokerSettings
 
 METADATA_TOPIC = "__cluster_metadata"
+CATCH_UP_S = 10.0  # that a node waits for a topic that was made elsewhere
 Replicas = tuple[int, ...]
 T = TypeVar("T")
 
@@ -71,8 +75,15 @@ class Topics:
     """See the module."""
 
     def __init__(
-        self, controller: Controller, configs: Configs, settings: BrokerSettings, new_id: Callable[[], UUID]
+        self,
+        controller: Controller,
+        configs: Configs,
+        settings: BrokerSettings,
+        new_id: Callable[[], UUID],
+        quorum: Quorum | None = None,
     ) -> None:
+        """`quorum`: whom to ask for topics where this node does not decide."""
+        self._quorum = quorum
         self._controller = controller
         self._configs = configs
         self._settings = settings
@@ -103,6 +114,8 @@ class Topics:
         For auto-creation and for coordinators: a replication factor that is left to us shrinks to the cluster's size.
         """
         unique = list({topic.name: topic for topic in wanted}.values())
+        if not self._controller.leads and self._quorum is not None:
+            return [await self._ask_for(topic, self._quorum) for topic in unique]
         image = self._controller.proposed
         missing = [topic for topic in unique if topic.name not in image.topics]
         decided, records = self._decide_creation(missing, shrink=True) if missing else ([], [])
@@ -115,6 +128,30 @@ class Topics:
             elif topic.name not in outcomes:  # it was deleted while we waited
                 outcomes[topic.name] = _refused(topic.name, ErrorCode.unknown_topic_or_partition)
         return [outcomes[topic.name] for topic in unique]
+
+    async def _ask_for(self, topic: NewTopic, quorum: Quorum) -> TopicOutcome:
+        """Have a topic made by the node that decides, and wait until it is known here."""
+        configs = {key: value for key, value in topic.configs.items() if value is not None}
+        command = EnsureTopic(topic.name, topic.partitions, topic.replication_factor, configs)
+        try:
+            if topic.name not in self._controller.image.topics:
+                done = await quorum.ask(command)
+                assert isinstance(done, Done)
+                await asyncio.wait_for(self._controller.applied(done.index), CATCH_UP_S)
+        except ApiError as error:
+            return TopicOutcome(topic.name, error=error)
+        except TimeoutError:
+            return _refused(topic.name, ErrorCode.request_timed_out, "this node has not heard of the topic yet")
+        found = self._controller.image.topics.get(topic.name)
+        if found is None:
+            return _refused(topic.name, ErrorCode.unknown_topic_or_partition)
+        return TopicOutcome(found.name, found.topic_id, found)
+
+    async def ensure_topic(self, command: EnsureTopic) -> None:
+        """For another node that needs a topic. Raises ApiError."""
+        await self.ensure_one(
+            NewTopic(command.name, command.partitions, command.replication_factor, configs=command.configs)
+        )
 
     async def ensure_one(self, topic: NewTopic) -> TopicImage:
         """`ensure` for one topic. Raises ApiError."""

@@ -98,7 +98,14 @@ async def _serve(settings: Settings, begun: float) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopping.set)
     node = Node(settings)
-    addresses = await node.start()
+    starting = loop.create_task(node.start())
+    stopped = loop.create_task(stopping.wait())
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # it may wait for other nodes, however long
+        starting.cancel()
+        await asyncio.wait((starting,))
+        return
+    addresses = await starting
     where = f"data {settings.storage.data_dir}" if settings.storage.kind == "disk" else "in memory"
     http = f" http {addresses.http_url}" if addresses.http_url else ""
     took_ms = (time.time() - begun) * 1000

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 PATH: Final = "meta.json"
 FORMAT: Final = 1
+CLEAN: Final = "clean"  # there while no broker runs, if the last one ended cleanly
 SIGNS_OF_LIFE: Final = ("topics", "metadata", "stray", "catalog.sqlite")  # only a broker leaves these
 
 
@@ -86,6 +87,20 @@ class Directory:
 
     def release(self) -> None:
         self._held.release()
+
+
+def take_clean_mark(files: Files) -> bool:
+    """Whether the last broker here ended cleanly; from now on it has not. Blocking."""
+    if not files.exists(CLEAN):
+        return False
+    files.remove(CLEAN)
+    files.sync_directory("")
+    return True
+
+
+def leave_clean_mark(files: Files) -> None:
+    """Everything is closed and synced. Blocking."""
+    files.store(CLEAN, b"")
 
 
 def _first_start(

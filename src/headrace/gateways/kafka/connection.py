@@ -166,8 +166,12 @@ class Connection(asyncio.Protocol):
                 self._answer_unsupported(header)
                 return
             raise ProtocolError(f"{api.name} version {version} is not supported")
-        if api.for_peers and self._context.peer is None:
-            raise ProtocolError(f"{api.name} is for the nodes of the cluster")
+        if api.for_peers:
+            if self._context.peer is None:
+                raise ProtocolError(f"{api.name} is for the nodes of the cluster")
+        elif not self._service.serving:
+            self.close()  # this node has not caught up with its cluster; another one will answer
+            return
         if len(frame) > api.max_request_bytes:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
         if api.decode is not None:
@@ -182,6 +186,8 @@ class Connection(asyncio.Protocol):
         try:
             if api.hot:
                 outcome = api.handle(context, request)
+            elif api.for_controller and not self._service.controller.leads:
+                outcome = self._loop.create_task(self._hand_on(header, frame))
             else:
                 outcome = self._handle_named(api, header, context, request)
         except ApiError as error:
@@ -240,6 +246,12 @@ class Connection(asyncio.Protocol):
         slots, out = self._slots, self._out
         while slots and slots[0].parts is not None:
             out.extend(slots.popleft().parts or ())
+
+    async def _hand_on(self, header: RequestHeader, frame: bytes) -> Encoded:
+        """Have the controller answer. Raises ApiError."""
+        answer = await self._service.council.forward(frame, self.host)
+        head = response_header(header.api_key, header.api_version, header.correlation_id)
+        return Encoded((answer[len(head) :],))
 
     # -- answers
 

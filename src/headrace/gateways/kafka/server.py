@@ -38,14 +38,14 @@ class KafkaServer:
     def __init__(
         self,
         settings: KafkaSettings,
-        service: Service,
+        service: Service | None,
         network: Network,
         membership: Membership | None = None,
         dice: Dice | None = None,
     ) -> None:
         """Without a membership nobody is believed to be a node."""
         self._settings = settings
-        self._service = service
+        self._given = service
         self._network = network
         self._membership = membership
         self._dice = dice
@@ -57,6 +57,11 @@ class KafkaServer:
         self._sweeper: asyncio.TimerHandle | None = None
         self._complaints = 0
 
+    @property
+    def _service(self) -> Service:
+        assert self._given is not None, "there is no service yet"
+        return self._given
+
     async def bind(self) -> int:
         """Take the port, without answering yet; returns its number."""
         host, port = self._settings.host, self._settings.port
@@ -67,9 +72,20 @@ class KafkaServer:
             raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from error
         return self._listening.port
 
+    @property
+    def port(self) -> int:
+        assert self._listening is not None
+        return self._listening.port
+
+    def use(self, service: Service) -> None:
+        """Serve this one: before the start, if it was not known when the port was taken."""
+        self._given = service
+
     async def start(self) -> None:
         """Answer from now on."""
-        assert self._listening is not None
+        assert self._listening is not None and self._given is not None
+        if self._sweeper is not None:
+            return
         await self._listening.start()
         self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 

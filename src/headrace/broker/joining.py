@@ -1,0 +1,60 @@
+"""How a node that belongs to no cluster yet comes to one: it asks any node of it.
+
+Rules:
+- It asks the seeds in turn, again and again, until one answers: they may not be there yet.
+- A refusal that waiting cannot mend is a ConfigError, with the cluster's own sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from headrace.broker.commands import Join, Joined, Refused
+from headrace.broker.council import AGAIN, command_frame, read_answer
+from headrace.core.errors import ConfigError, ErrorCode, LinkError
+
+if TYPE_CHECKING:
+    from headrace.core.ports import Address
+
+logger = logging.getLogger(__name__)
+
+CALL_S: Final = 5.0
+PAUSE_S: Final = 0.1
+COMPLAIN_S: Final = 5.0
+PASSING: Final = AGAIN | {ErrorCode.request_timed_out}
+
+
+class Doors(Protocol):
+    """How to call whoever lives at an address."""
+
+    async def call_address(self, address: Address, frame: bytes, *, lane: str, timeout_s: float) -> bytes:
+        """The answer's frame. Raises LinkError."""
+
+
+async def join(doors: Doors, seeds: Sequence[Address], command: Join) -> Joined:
+    """Returns when the node is a member. Raises ConfigError if it never will be."""
+    frame = command_frame(command)
+    loop = asyncio.get_running_loop()
+    complain_at = loop.time() + 1.0
+    while True:
+        for seed in seeds:
+            try:
+                answer = read_answer(await doors.call_address(seed, frame, lane="control", timeout_s=CALL_S))
+            except LinkError as error:
+                reason = str(error)
+            else:
+                if isinstance(answer, Joined):
+                    return answer
+                assert isinstance(answer, Refused)
+                if answer.code not in PASSING:
+                    raise ConfigError(f"the cluster does not take this node: {answer.message}")
+                reason = answer.message
+            if loop.time() >= complain_at:
+                complain_at = loop.time() + COMPLAIN_S
+                logger.warning(
+                    "still looking for the cluster", extra={"seed": f"{seed[0]}:{seed[1]}", "reason": reason}
+                )
+        await asyncio.sleep(PAUSE_S)
