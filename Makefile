@@ -7,7 +7,7 @@ READY  := $(VENV)/.headrace-ready
 unexport PYTHONDONTWRITEBYTECODE
 export UV_LINK_MODE ?= copy
 .DEFAULT_GOAL := help
-.PHONY: help demo test spark slow check format docs bench run lock clean
+.PHONY: help demo test spark slow sim check format docs bench run lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -37,6 +37,12 @@ spark: $(READY)  ## run the tests of the Spark source, sink and pipelines (they 
 slow: $(READY)  ## run the long campaigns: storms, histories of kills
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
 	$(BIN)/python -m headrace.testing.exactly_once
+	$(BIN)/python -m headrace.testing.spark_exactly_once
+
+SEEDS ?= 200
+NODES ?= 3
+sim: $(READY)  ## simulate clusters in virtual time, with faults from seeds (SEEDS=n, NODES=n)
+	$(BIN)/python -m headrace.testing.sim --seeds $(SEEDS) --nodes $(NODES)
 
 check: $(READY)  ## lint, format, types, layers, sizes, names
 	$(BIN)/ruff check .

@@ -1,0 +1,28 @@
+"""The command line of the simulation."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from headrace.testing.sim.run import campaign, simulate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m headrace.testing.sim", description="Simulate clusters.")
+    parser.add_argument("--seeds", type=int, default=200, help="how many histories")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seed", type=int, help="replay this one and print what happens")
+    parser.add_argument("--nodes", type=int, default=3, help="machines")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
+    given = parser.parse_args()
+    if given.seed is not None:
+        report = simulate(given.seed, nodes=given.nodes, trace=True)
+        print(f"seed {report.seed} holds: {report.turns} turns, {report.virtual_s:.1f} s, digest {report.digest}")
+        return 0
+    seeds = range(given.first, given.first + given.seeds)
+    return 1 if campaign(seeds, nodes=given.nodes, keep_going=given.keep_going) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""Trouble: what goes wrong in the safety phase, when, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headrace.testing.sim.machine import Machine
+    from headrace.testing.sim.world import World
+
+MEAN_SECONDS_BETWEEN: Final = 0.8
+
+
+class Trouble:
+    """Strikes at random moments. Each kind undoes itself after a while."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._dice = Random(f"{world.options.seed}/trouble")
+        kinds: list[tuple[int, Callable[[Machine], None]]] = [
+            (3, self._kill),
+            (3, self._lose_power),
+            (2, self._pause),
+            (1, self._terminate),
+            (2, self._slow_disk),
+            (1, self._bad_disk),
+            (1, self._full_disk),
+            (2, self._cut_clients),
+            (2, self._reset),
+            (1, self._slow_network),
+            (1, self._jump),
+        ]
+        if len(world.machines) > 1:
+            kinds += [(4, self._isolate), (3, self._cut_one_way), (2, self._partition), (1, self._lossy)]
+        # A history in which everything happens is hard on nobody: each has its own favourites.
+        self._kinds = [(weight * self._dice.choice((0, 1, 1, 3)), strike) for weight, strike in kinds]
+        if not any(weight for weight, _ in self._kinds):
+            self._kinds = kinds
+        self._pace = MEAN_SECONDS_BETWEEN * self._dice.choice((0.5, 1, 2))
+
+    async def run(self, seconds: float) -> None:
+        loop = self._world.loop
+        end = loop.time() + seconds
+        while True:
+            await asyncio.sleep(self._dice.expovariate(1.0) * self._pace)
+            if loop.time() >= end:
+                return
+            weights = [weight for weight, _ in self._kinds]
+            [(_, strike)] = self._dice.choices(self._kinds, weights)
+            strike(self._dice.choice(self._world.machines))
+
+    def _later(self, most_seconds: float, undo: Callable[[], None]) -> None:
+        self._world.loop.call_later(self._dice.uniform(0.05, most_seconds), undo)
+
+    def _note(self, text: str, machine: Machine | None = None) -> None:
+        where = "" if machine is None else f" node {machine.node_id}"
+        self._world.history.count(f"fault: {text}")
+        self._world.note(f"FAULT {text}{where}")
+
+    # -- processes
+
+    def _restart(self, machine: Machine) -> None:
+        def again() -> None:
+            if not machine.is_up:
+                machine.files.heal()
+                self._world.start(machine)
+
+        self._later(self._dice.choice((0.2, 2.0, 5.0)), again)
+
+    def _kill(self, machine: Machine) -> None:
+        if machine.is_up:
+            self._note("kill", machine)
+            machine.kill()
+            self._restart(machine)
+
+    def _lose_power(self, machine: Machine) -> None:
+        if machine.is_up:
+            self._note("lose power", machine)
+            machine.lose_power()
+            self._restart(machine)
+
+    def _terminate(self, machine: Machine) -> None:
+        if machine.is_serving:
+            self._note("terminate", machine)
+
+            async def end() -> None:
+                clean = await machine.stop(5.0)
+                self._world.note(f"node {machine.node_id} ended {'cleanly' if clean else 'by force'}")
+                self._restart(machine)
+
+            self._world.background(end())
+
+    def _pause(self, machine: Machine) -> None:
+        if machine.is_serving:
+            self._note("pause", machine)
+            machine.pause()
+            self._later(self._dice.choice((0.3, 3.0, 8.0)), machine.resume)
+
+    # -- disks and clocks
+
+    def _slow_disk(self, machine: Machine) -> None:
+        self._note("slow disk", machine)
+        machine.workers.delay_s = self._dice.choice((0.02, 0.1, 0.3))
+        self._later(3.0, lambda: setattr(machine.workers, "delay_s", 0.001))
+
+    def _bad_disk(self, machine: Machine) -> None:
+        if machine.is_serving and not machine.disk_is_bad:
+            self._note("bad disk", machine)
+            machine.disk_is_bad = True
+            machine.files.fail(self._dice.choice(("sync", "write")), nth=self._dice.randrange(1, 4))
+            owner = machine.owner
+
+            def replace() -> None:
+                if machine.owner is owner and machine.is_up:
+                    self._world.note(f"restart node {machine.node_id} for its disk")
+                    machine.kill()
+                    self._restart(machine)
+
+            self._later(3.0, replace)
+
+    def _full_disk(self, machine: Machine) -> None:
+        if machine.is_serving:
+            self._note("full disk", machine)
+            files = machine.files
+            files.space_left = self._dice.randrange(0, 2000)
+
+            def empty() -> None:
+                files.space_left = None
+
+            self._later(2.0, empty)
+
+    def _jump(self, machine: Machine) -> None:
+        self._note("clock jump", machine)
+        machine.clock.skew_ms += self._dice.choice((-60_000, -500, 500, 60_000))
+
+    # -- the network
+
+    def _cut_clients(self, machine: Machine) -> None:
+        self._note("cut from clients", machine)
+        hosts = [f"127.0.9.{number + 1}" for number in range(len(self._world.clients)) if self._dice.random() < 0.6]
+        ways = [(host, machine.host) for host in hosts] if self._dice.random() < 0.7 else []
+        ways += [(machine.host, host) for host in hosts] if self._dice.random() < 0.7 else []
+        self._cut(ways)
+
+    def _isolate(self, machine: Machine) -> None:
+        self._note("isolate", machine)
+        others = [other.host for other in self._world.machines if other is not machine]
+        self._cut([way for other in others for way in ((machine.host, other), (other, machine.host))])
+
+    def _cut_one_way(self, machine: Machine) -> None:
+        self._note("cut one way", machine)
+        others = [other.host for other in self._world.machines if other is not machine]
+        some = self._dice.sample(others, self._dice.randrange(1, len(others) + 1))
+        if self._dice.random() < 0.5:
+            self._cut([(machine.host, other) for other in some])
+        else:
+            self._cut([(other, machine.host) for other in some])
+
+    def _partition(self, machine: Machine) -> None:
+        self._note("partition", machine)
+        hosts = [each.host for each in self._world.machines]
+        self._dice.shuffle(hosts)
+        at = self._dice.randrange(1, len(hosts))
+        self._cut([way for one in hosts[:at] for other in hosts[at:] for way in ((one, other), (other, one))])
+
+    def _cut(self, ways: list[tuple[str, str]]) -> None:
+        fabric = self._world.fabric
+        fresh = [way for way in ways if not fabric.is_cut(*way)]
+        for way in fresh:
+            fabric.cut(*way)
+        resets = self._dice.random() < 0.3
+
+        def heal() -> None:
+            for way in fresh:
+                fabric.heal(*way)
+                if resets:
+                    fabric.reset_streams(*way)
+
+        self._later(self._dice.choice((0.5, 3.0, 8.0)), heal)
+
+    def _reset(self, machine: Machine) -> None:
+        self._note("reset", machine)
+        self._world.fabric.reset_streams(machine.host)
+
+    def _slow_network(self, machine: Machine) -> None:
+        self._note("slow network")
+        fabric = self._world.fabric
+        fabric.delay_s = self._dice.choice((0.005, 0.02, 0.08))
+        self._later(3.0, lambda: setattr(fabric, "delay_s", 0.0005))
+
+    def _lossy(self, machine: Machine) -> None:
+        self._note("lossy")
+        fabric = self._world.fabric
+        fabric.loss, fabric.doubling = self._dice.choice((0.05, 0.3, 0.7)), 0.1
+
+        def mend() -> None:
+            fabric.loss = fabric.doubling = 0.0
+
+        self._later(4.0, mend)

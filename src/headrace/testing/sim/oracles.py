@@ -1,0 +1,113 @@
+"""The end of a history: clients finish, everything is read, and the promises are held against it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from headrace.testing.sim.consumers import read_all
+from headrace.testing.sim.history import Violation
+from headrace.testing.sim.loop import Owner
+
+if TYPE_CHECKING:
+    from headrace.testing.sim.clients import Partition
+    from headrace.testing.sim.world import World
+
+
+class Finale:
+    """Liveness first: what is healed makes progress. Then safety: everything that was promised is there."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._reader = world.client("final reader")
+        self._committed: dict[Partition, list[tuple[int, bytes | None]]] = {}
+
+    async def run(self) -> None:
+        await self._progress()
+        await self._finish_clients()
+        await self._read_everything()
+
+    async def _progress(self) -> None:
+        """Everybody who works must get something done that was begun after the healing."""
+        world, history = self._world, self._world.history
+        before = {name: history.facts.get(name, 0) for name in ("acknowledged", "transactions committed", "commits")}
+        done = [each.done for each in world.transactors]
+
+        def all_move() -> bool:
+            counted = all(history.facts.get(name, 0) > number + 3 for name, number in before.items())
+            return counted and all(each.done > was for each, was in zip(world.transactors, done, strict=True))
+
+        await world.until("progress after the healing", all_move, 45)
+
+    async def _finish_clients(self) -> None:
+        world = self._world
+        for producer in world.producers:
+            producer.running = False
+        for transactor in world.transactors:
+            transactor.running = False
+        await world.until("producers to finish", lambda: not any(each.pending for each in world.producers), 30)
+        await world.until("transactions to finish", lambda: not any(each.busy for each in world.transactors), 30)
+        ends = {each: await self._end_of(each) for each in world.partitions}
+
+        def copied() -> bool:
+            return all(
+                world.history.commits.get((copier.group, copier.source), 0) >= ends[copier.source][1]
+                for copier in world.copiers
+            )
+
+        await world.until("copiers to catch up", copied, 45)
+        for copier in world.copiers:
+            copier.running = False
+
+        def consumed() -> bool:
+            committed = world.history.commits
+            return all(
+                committed.get(("readers", each), 0) >= end for each, (_, end) in ends.items() if each[0] == "orders"
+            )
+
+        await world.until("the group to catch up", consumed, 45)
+        for member in world.members:
+            member.running = False
+        await world.until("everybody to end", lambda: not world.is_busy, 30)
+
+    async def _end_of(self, partition: Partition) -> tuple[int, int]:
+        """Offsets behind the last record, and behind the last committed one that a reader sees."""
+        records, end = await self._read(partition, committed_only=True)
+        return end, (records[-1][0] + 1 if records else 0)
+
+    async def _read(self, partition: Partition, *, committed_only: bool) -> tuple[list[tuple[int, bytes | None]], int]:
+        world = self._world
+        task = world.spawn(Owner("the final reader"), read_all(self._reader, partition, committed_only=committed_only))
+        await world.until(f"{partition} to be read", task.done, 30)
+        if task.exception() is not None:
+            await asyncio.sleep(3600)  # the history has failed; it is told elsewhere
+        found: tuple[list[tuple[int, bytes | None]], int] = task.result()
+        return found
+
+    async def _read_everything(self) -> None:
+        world, history = self._world, self._world.history
+        visible: dict[bytes, tuple[Partition, int]] = {}
+        for partition in world.partitions:
+            everything, _ = await self._read(partition, committed_only=False)
+            for offset, value in everything:
+                history.read(partition, offset, value, by="the final reader")
+            committed, _ = await self._read(partition, committed_only=True)
+            self._committed[partition] = committed
+            history.check_log(partition, committed, committed=True)
+            visible |= {value: (partition, offset) for offset, value in committed if value is not None}
+        history.check_transactions(visible)
+        for copier in world.copiers:
+            self._check_copies(copier.source, copier.target)
+
+    def _check_copies(self, source: Partition, target: Partition) -> None:
+        """Everything once, in order."""
+        originals = self._values(source)
+        copies = [value.removeprefix(b"copy of ").split(b" by ")[0] for value in self._values(target)]
+        if copies != originals:
+            for place, (one, other) in enumerate(zip(copies, originals, strict=False)):
+                if one != other:
+                    raise Violation(f"copy {place} of {source} is {one!r}, and {other!r} was to be copied")
+            raise Violation(f"{len(originals)} records of {source} have {len(copies)} copies")
+
+    def _values(self, partition: Partition) -> list[bytes]:
+        return [value for _, value in self._committed[partition] if value is not None]

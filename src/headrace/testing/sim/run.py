@@ -1,0 +1,49 @@
+"""Many histories, one after the other; the first that fails is told, with the command that replays it."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Iterable
+from typing import TextIO
+
+from headrace.testing.sim.world import Options, Report, World
+
+
+def simulate(seed: int, *, nodes: int = 1, trace: bool = False) -> Report:
+    """One history. Raises what it finds."""
+    return World(Options(seed, nodes, trace=trace)).run()
+
+
+def replay_command(seed: int, nodes: int, variant: str | None = None) -> str:
+    broken = f" --variant {variant!r}" if variant else ""
+    return f"python -m headrace.testing.sim --seed {seed} --nodes {nodes}{broken}"
+
+
+def campaign(seeds: Iterable[int], *, nodes: int, out: TextIO = sys.stdout, keep_going: bool = False) -> list[int]:
+    """Run them all; the seeds that failed."""
+    begun = time.perf_counter()
+    failed: list[int] = []
+    ran = 0
+    facts: dict[str, int] = {}
+    for seed in seeds:
+        try:
+            report = simulate(seed, nodes=nodes)
+        except Exception as error:
+            failed.append(seed)
+            print(f"seed {seed}: {type(error).__name__}: {error}", file=out)
+            traceback.print_exc(limit=-4, file=out)
+            print(f"replay: {replay_command(seed, nodes)}", file=out, flush=True)
+            if not keep_going:
+                break
+        else:
+            for name, count in report.facts.items():
+                facts[name] = facts.get(name, 0) + count
+        ran += 1
+        if ran % 50 == 0:
+            print(f"{ran} histories, {ran / (time.perf_counter() - begun):.2f} per second", file=out, flush=True)
+    seconds = time.perf_counter() - begun
+    print(f"{ran} histories of {nodes} node(s), {len(failed)} failed, {ran / seconds:.2f} per second", file=out)
+    print(", ".join(f"{count} {name}" for name, count in sorted(facts.items())), file=out)
+    return failed

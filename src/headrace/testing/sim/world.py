@@ -1,0 +1,302 @@
+"""One history: machines, clients and faults, all from one seed; then healing, and the final checks.
+
+Rules:
+- Every choice comes from generators that the seed has made; the same seed is the same history (`digest`).
+- Faults end by themselves or at the end of the safety phase. Then nothing is wrong any more, and everything has to
+  work within LIVENESS_SECONDS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import hashlib
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from headrace.core.errors import ErrorCode, StorageError
+from headrace.core.ports import Address
+from headrace.testing.sim import faults, oracles
+from headrace.testing.sim.clients import CREATE_TOPICS, LATER, Client, Partition, Unknown
+from headrace.testing.sim.clock import SimClock
+from headrace.testing.sim.consumers import Member
+from headrace.testing.sim.history import History, Violation
+from headrace.testing.sim.loop import Owner, SimLoop
+from headrace.testing.sim.machine import Machine
+from headrace.testing.sim.network import Fabric, SimNetwork
+from headrace.testing.sim.producers import Copier, IdempotentProducer, TransactionalProducer
+
+SAFETY_SECONDS: Final = 12.0
+LIVENESS_SECONDS: Final = 60.0
+CLIENT_HOST: Final = "127.0.9.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a history is made of."""
+
+    seed: int
+    nodes: int = 1
+    seconds: float = SAFETY_SECONDS
+    trace: bool = False
+    replication: int | None = None  # factor of the topics; None: as many as there are nodes, 3 at most
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened."""
+
+    seed: int
+    digest: str
+    turns: int
+    virtual_s: float
+    facts: dict[str, int]
+
+
+class World:
+    """See the module."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.dice = Random(options.seed)
+        self.loop = SimLoop()  # type: ignore[abstract]
+        self.fabric = Fabric(self.loop, self._stream("network"))
+        self.history = History()
+        self.failure: BaseException | None = None
+        self.failed: asyncio.Event = asyncio.Event()
+        self._notes = hashlib.blake2b(digest_size=16)
+        self._own = Owner("the world")
+        self._ran: dict[asyncio.Task[Any], None] = {}
+        self.clock = SimClock(self.loop.time)
+        self.machines = [self._machine(number) for number in range(1, options.nodes + 1)]
+        self.topics = {"orders": 2, "bills": 1}
+        self.clients: list[Client] = []
+        self.producers: list[IdempotentProducer] = []
+        self.transactors: list[TransactionalProducer] = []
+        self.copiers: list[Copier] = []
+        self.members: list[Member] = []
+
+    def _stream(self, name: str) -> Random:
+        return Random(f"{self.options.seed}/{name}")
+
+    def _machine(self, node_id: int) -> Machine:
+        flags = {
+            "group.offsets_partitions": "2",
+            "transactions.partitions": "2",
+            "group.initial_rebalance_delay_ms": "0",
+            "storage.retention_ms": "-1",
+        }
+        host = f"127.0.1.{node_id}"
+        small = {"segment_bytes": self.dice.choice((4096, 16384, 1 << 20)), "index_interval_bytes": 256}
+        return Machine(self.loop, self.fabric, node_id, flags, small, self._stream(f"machine {node_id}"), host)
+
+    @property
+    def replication(self) -> int:
+        wanted = self.options.replication
+        return min(3, len(self.machines)) if wanted is None else wanted
+
+    @property
+    def partitions(self) -> list[Partition]:
+        return [(topic, index) for topic, count in self.topics.items() for index in range(count)]
+
+    # -- what happens
+
+    def note(self, text: str) -> None:
+        """Part of the history: it is hashed, and printed in a replay."""
+        self._notes.update(f"{self.loop.time():.6f} {text}\n".encode())
+        if self.options.trace:
+            print(f"{self.loop.time():9.4f}  {text}")
+
+    def fail(self, error: BaseException) -> None:
+        if self.failure is None:
+            self.failure = error
+            self.failed.set()
+
+    def spawn(self, owner: Owner, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a client; what it raises ends the history."""
+        task: asyncio.Task[Any] = owner.context.run(self.loop.create_task, work)
+        self._ran[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def background(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run a part of the world itself."""
+        self.spawn(self._own, work)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether some client is still at work."""
+        return bool(self._ran)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._ran.pop(task, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(error)
+
+    def start(self, machine: Machine) -> None:
+        self.note(f"start node {machine.node_id}")
+
+        def failed(error: Exception) -> None:
+            self.note(f"node {machine.node_id} does not start: {error}")
+            if not machine.disk_fails:
+                self.fail(Violation(f"node {machine.node_id} does not start: {error!r}"))
+
+        machine.start(failed)
+
+    # -- the phases
+
+    def run(self) -> Report:
+        """Raises Violation, or whatever went wrong."""
+        gc_was_on, hook = gc.isenabled(), sys.unraisablehook
+        gc.disable()  # it would run code of the dead, at moments that no seed knows
+        watch = _ErrorLog(self)
+        log = logging.getLogger("headrace")
+        before = (log.level, log.propagate)
+        log.setLevel(logging.ERROR)
+        log.propagate = False
+        log.addHandler(watch)
+        self.loop.set_exception_handler(lambda _, context: self._unhandled(context))
+        try:
+            self.loop.run_until_complete(self._live())
+            if self.failure is not None:
+                raise self.failure
+        finally:
+            self.loop.close()
+            log.removeHandler(watch)
+            log.setLevel(before[0])
+            log.propagate = before[1]
+            sys.unraisablehook = lambda _: None  # the dead may complain now; nobody listens
+            self.machines.clear()
+            self.loop.forget_the_dead()
+            gc.collect()
+            sys.unraisablehook = hook
+            if gc_was_on:
+                gc.enable()
+        self.note(f"turns {self.loop.turns} sent {self.fabric.sent}")
+        return Report(
+            self.options.seed, self._notes.hexdigest(), self.loop.turns, self.loop.time(), dict(self.history.facts)
+        )
+
+    def _unhandled(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if error is not None and not isinstance(error, StorageError):
+            self.fail(error)
+
+    async def _live(self) -> None:
+        phases = asyncio.ensure_future(self._phases())
+        stop = asyncio.ensure_future(self.failed.wait())
+        await asyncio.wait([phases, stop], return_when=asyncio.FIRST_COMPLETED)
+        if phases.done() and (error := phases.exception()) is not None:
+            self.fail(error)
+
+    async def _phases(self) -> None:
+        for machine in self.machines:
+            self.start(machine)
+        await self.until("the nodes to serve", lambda: all(each.is_serving for each in self.machines), 20)
+        await self._create_topics()
+        self._begin_clients()
+        await faults.Trouble(self).run(self.options.seconds)
+        self.note("heal")
+        await self._heal()
+        await oracles.Finale(self).run()
+
+    async def _create_topics(self) -> None:
+        admin = self.client("admin")
+        rows = [
+            {
+                "name": name,
+                "num_partitions": count,
+                "replication_factor": self.replication,
+                "configs": [{"name": "min.insync.replicas", "value": str((self.replication + 1) // 2)}],
+            }
+            for name, count in self.topics.items()
+        ]
+
+        async def create() -> None:
+            while rows:
+                try:
+                    answer = await admin.call(admin.anybody(), CREATE_TOPICS, {"topics": rows, "timeout": 5000}, 10)
+                except Unknown:
+                    await admin.pause(0.2)
+                    continue
+                for topic in answer.topics:
+                    if topic.error_code in (ErrorCode.none, ErrorCode.topic_already_exists):
+                        rows[:] = [row for row in rows if row["name"] != topic.name]
+                    elif topic.error_code not in LATER | {ErrorCode.invalid_replication_factor}:
+                        raise Violation(f"CreateTopics: {topic.error_code.name} {topic.error_message}")
+                await admin.pause(0.05)
+
+        task = self.spawn(Owner("admin"), create())
+        await self.until("the topics to be there", task.done, 30)
+
+    def client(self, name: str) -> Client:
+        """A client process of its own, on a host of its own."""
+        host = f"127.0.9.{len(self.clients) + 1}"
+        seeds: list[Address] = [machine.address for machine in self.machines]
+        client = Client(name, SimNetwork(self.fabric, host), seeds, self._stream(name))
+        self.clients.append(client)
+        return client
+
+    def _begin_clients(self) -> None:
+        orders = [("orders", index) for index in range(self.topics["orders"])]
+        now_ms: Callable[[], int] = self.clock.now_ms
+        for name in ("ida", "ivo"):
+            producer = IdempotentProducer(self.client(name), self.history, orders, now_ms)
+            self.producers.append(producer)
+            self.spawn(Owner(name), producer.run())
+        for name, modern in (("tom", True), ("ute", False)):
+            transactor = TransactionalProducer(self.client(name), self.history, orders, now_ms, modern=modern)
+            self.transactors.append(transactor)
+            self.spawn(Owner(name), transactor.run())
+        modern = self.dice.random() < 0.5
+        copier = Copier(self.client("cas"), self.history, orders[0], ("bills", 0), now_ms=now_ms, modern=modern)
+        self.copiers.append(copier)
+        self.spawn(Owner("cas"), copier.run())
+        for name in ("mia", "max"):
+            member = Member(self.client(name), self.history, "readers", orders)
+            self.members.append(member)
+            self.spawn(Owner(name), member.run())
+
+    async def _heal(self) -> None:
+        self.fabric.heal_all()
+        self.fabric.loss = self.fabric.doubling = 0.0
+        self.fabric.delay_s = 0.0005
+        for machine in self.machines:
+            machine.resume()
+            machine.files.heal()
+            machine.workers.delay_s = 0.001
+            if machine.disk_is_bad:
+                machine.kill()  # a disk that has failed is offline until the process starts again
+            if not machine.is_up:
+                self.start(machine)
+        await self.until("the nodes to serve", lambda: all(each.is_serving for each in self.machines), 30)
+
+    async def until(self, what: str, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait for something that must come. Raises Violation if it does not."""
+        deadline = self.loop.time() + seconds
+        while not condition():
+            if self.loop.time() > deadline:
+                raise Violation(f"waited {seconds:g} s in vain for {what}")
+            await asyncio.sleep(0.05)
+
+
+_LOG_FIELDS: Final = frozenset(vars(logging.makeLogRecord({})))
+
+
+class _ErrorLog(logging.Handler):
+    """An exception that a broker logs because nobody expected it is a failure of the history."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        about = {name: value for name, value in vars(record).items() if name not in _LOG_FIELDS}
+        self._world.note(f"log: {record.getMessage()} {about or ''} {error or ''}")
+        if error is not None and not isinstance(error, StorageError):
+            self._world.fail(error)

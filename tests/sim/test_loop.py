@@ -1,0 +1,95 @@
+"""The virtual-time loop: time, order, and processes that are paused and killed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from headrace.testing.sim.loop import Owner, SimLoop, StuckError
+
+
+def run(coroutine: object, loop: SimLoop | None = None) -> object:
+    return (loop or SimLoop()).run_until_complete(coroutine)
+
+
+def test_an_hour_takes_no_time() -> None:
+    async def main() -> float:
+        await asyncio.sleep(3600)
+        return asyncio.get_running_loop().time()
+
+    assert run(main()) == 3600
+
+
+def test_timers_of_one_moment_run_in_the_order_of_their_making() -> None:
+    async def main() -> list[int]:
+        found: list[int] = []
+        loop = asyncio.get_running_loop()
+        for number in range(50):
+            loop.call_at(1.0, found.append, number)
+        await asyncio.sleep(2)
+        return found
+
+    assert run(main()) == list(range(50))
+
+
+def test_who_waits_for_ever_is_told() -> None:
+    async def main() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(StuckError):
+        run(main())
+
+
+def test_a_killed_process_runs_nothing_any_more_not_even_its_finally() -> None:
+    loop = SimLoop()
+    found: list[str] = []
+
+    async def work() -> None:
+        try:
+            while True:
+                found.append("work")
+                await asyncio.sleep(1)
+        finally:
+            found.append("finally")
+
+    async def main() -> None:
+        owner = Owner("process")
+        owner.context.run(loop.create_task, work())
+        await asyncio.sleep(2.5)
+        loop.kill(owner)
+        await asyncio.sleep(10)
+
+    run(main(), loop)
+    assert found == ["work"] * 3
+
+
+def test_a_paused_process_goes_on_where_it_was() -> None:
+    loop = SimLoop()
+    found: list[float] = []
+
+    async def work() -> None:
+        for _ in range(3):
+            await asyncio.sleep(1)
+            found.append(loop.time())
+
+    async def main() -> None:
+        owner = Owner("process")
+        owner.context.run(loop.create_task, work())
+        await asyncio.sleep(1.5)
+        loop.pause(owner)
+        await asyncio.sleep(10)
+        loop.resume(owner)
+        await asyncio.sleep(10)
+
+    run(main(), loop)
+    assert found == [1.0, 11.5, 12.5]
+
+
+def test_a_deadline_of_asyncio_works_in_virtual_time() -> None:
+    async def main() -> None:
+        async with asyncio.timeout(5):
+            await asyncio.sleep(6)
+
+    with pytest.raises(TimeoutError):
+        run(main())
