@@ -13,7 +13,7 @@ Rules:
   and not fenced (KIP-841, KIP-903). It leaves the set when it has not been at the end of the log for `max_lag_s`.
 - A follower that keeps up is waited for like a member before it is one: under steady load it is never at the very end,
   and could not reach a high watermark that runs away. One that stops fetching is waited for no longer than
-  `max_lag_s`.
+  `max_lag_s`, one that is fenced not at all.
 - The true high watermark is known to have reached everything that was ever acknowledged once it has reached the start
   of the epoch (KIP-207): until then, `offsets_are_known` is false and nobody is told of "the end".
 - One proposal at a time. Without an answer it stays, and counts: only the controller's word settles it.
@@ -23,7 +23,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headrace.isr.state import Nodes, PartitionState
@@ -134,9 +134,7 @@ class LeaderReplicas:
 
         To be asked from time to time, since nobody is waited for who was found behind.
         """
-        for node in [node for node in self._joining if self._is_behind(node, now_s, max_lag_s)]:
-            del self._joining[node]
-            self._followers[node].caught_up_s = -math.inf
+        self._wait_no_more([node for node in self._joining if self._is_behind(node, now_s, max_lag_s)])
         if self._proposal is not None:
             return None
         stay = tuple(node for node in self.state.isr if not self._is_behind(node, now_s, max_lag_s))
@@ -145,8 +143,9 @@ class LeaderReplicas:
     def to_expand(self, registered: Mapping[int, int]) -> Nodes | None:
         """The in-sync set with those that caught up; None if there is nothing to propose.
 
-        `registered`: the broker epochs of the nodes that are registered and not fenced.
+        `registered`: the broker epochs of the nodes that are registered and not fenced. The others are not waited for.
         """
+        self._wait_no_more([node for node in self._joining if not self._is_registered(node, registered)])
         if self._proposal is not None:
             return None
         grown = tuple(
@@ -205,8 +204,13 @@ class LeaderReplicas:
         return now_s - follower.caught_up_s > max_lag_s
 
     def _may_join(self, node: int, registered: Mapping[int, int]) -> bool:
-        follower = self._followers[node]
-        return (
-            follower.end_offset >= max(self.high_watermark, self.start_offset)
-            and registered.get(node, UNKNOWN_EPOCH) == follower.broker_epoch != UNKNOWN_EPOCH
-        )
+        has_all = self._followers[node].end_offset >= max(self.high_watermark, self.start_offset)
+        return has_all and self._is_registered(node, registered)
+
+    def _is_registered(self, node: int, registered: Mapping[int, int]) -> bool:
+        return registered.get(node, UNKNOWN_EPOCH) == self._followers[node].broker_epoch != UNKNOWN_EPOCH
+
+    def _wait_no_more(self, nodes: Iterable[int]) -> None:
+        for node in nodes:
+            del self._joining[node]
+            self._followers[node].caught_up_s = -math.inf
