@@ -8,24 +8,19 @@ Differs from Kafka: it has Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from headrace.apis.api import Api, Context, Encoded
-from headrace.broker.post import RAFT_KEY, unpack
-from headrace.core.errors import ProtocolError
+from headrace.broker.post import RAFT_KEY, unpack_from
 from headrace.core.limits import FRAME_BYTES
-from headrace.raft.messages import Message
 
 
-def handle(ctx: Context, request: Sequence[Message]) -> Encoded:
-    if any(message.sender != ctx.peer for message in request):
-        raise ProtocolError(f"node {ctx.peer} speaks for another node")
-    ctx.service.controller.quorum.receive(request)
+def handle(ctx: Context, request: bytes) -> Encoded:
+    assert ctx.peer is not None
+    ctx.service.controller.quorum.receive(unpack_from(ctx.peer, request))
     return Encoded((b"",))
 
 
-def decode(version: int, frame: bytes, offset: int) -> Sequence[Message]:
-    return unpack(memoryview(frame)[offset:])
+def decode(version: int, frame: bytes, offset: int) -> bytes:
+    return frame[offset:]
 
 
 API = Api(

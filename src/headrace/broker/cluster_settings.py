@@ -72,10 +72,17 @@ class ClusterSettings:
         unit="ms",
         check=at_least(0),
     )
-    replica_throttle_bytes_per_s: int | None = setting(
+    replica_lag_ms: int = setting(
+        10 * SECOND_MS,
+        help="A follower that was not at the end of its leader's log for so long is not in sync any more.",
+        unit="ms",
+        check=at_least(100),
+        kafka="replica.lag.time.max.ms",
+    )
+    replica_throttle_bytes_per_second: int | None = setting(
         None,
         help="Most bytes per second that this node copies for replicas that are being moved to it; unset, no limit.",
-        unit="bytes",
+        unit="bytes_per_second",
         check=at_least(1),
     )
     balance_leaders_ms: int = setting(

@@ -53,6 +53,14 @@ def unpack(body: bytes | memoryview) -> list[Message]:
         raise ProtocolError(f"not a list of Raft messages: {error}") from None
 
 
+def unpack_from(node: int, body: bytes | memoryview) -> list[Message]:
+    """What a node has brought. Raises ProtocolError if it is not its own."""
+    messages = unpack(body)
+    if any(message.sender != node for message in messages):
+        raise ProtocolError(f"node {node} speaks for another node")
+    return messages
+
+
 class Post:
     """See the module."""
 

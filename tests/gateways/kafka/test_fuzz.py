@@ -25,7 +25,12 @@ from headrace.wire.batch import build
 from headrace.wire.layout import ATTRIBUTES_AT, CRC_AT
 from headrace.wire.schema import FIXED, WireField, message_class, wire_fields
 
-ROWS = [(api.key, version) for api in TABLE.values() for version in range(api.versions[0], api.versions[1] + 1)]
+ROWS = [
+    (api.key, version)
+    for api in TABLE.values()
+    if not api.for_peers
+    for version in range(api.versions[0], api.versions[1] + 1)
+]
 FUZZ = settings(
     max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
