@@ -48,6 +48,6 @@ def test_newer_news_of_a_node_take_the_place_of_older_ones_and_begin_anew() -> N
 
 
 def test_retransmits_and_suspicion_grow_as_the_logarithm_of_the_cluster() -> None:
-    options = SwimOptions(retransmit_mult=4, suspicion_mult=4, probe_interval_s=1.0)
-    assert [transmissions(options, size) for size in (1, 9, 10, 99, 100, 999, 1000)] == [4, 4, 8, 8, 12, 12, 16]
+    options = SwimOptions(retransmit_mult=3, suspicion_mult=4, probe_interval_s=1.0)
+    assert [transmissions(options, size) for size in (1, 3, 10, 100, 1000, 10_000)] == [3, 6, 9, 15, 21, 30]
     assert [suspicion_s(options, size) for size in (0, 1, 10, 100, 1000)] == [4, 4, 4, 8, 12]

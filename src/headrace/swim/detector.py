@@ -70,7 +70,9 @@ class Detector:
             for helper in self._belief.others.pick(self._options.indirect_probes, without=(probe.target,)):
                 self._post.send(helper, PingRequest(probe.number, probe.target))
         if elapsed_s >= self._next_probe_s:
-            self._next_probe_s = elapsed_s + self._options.probe_interval_s
+            # By the plan, so that late ticks do not add up; but nobody is given less than its time after a stop.
+            behind = elapsed_s - self._next_probe_s > self._options.probe_timeout_s / 2
+            self._next_probe_s = (elapsed_s if behind else self._next_probe_s) + self._options.probe_interval_s
             if probe and not probe.is_answered:
                 self._belief.suspect(probe.target)
             self._begin()
@@ -111,8 +113,9 @@ class Detector:
         self._post.send(target, Ping(self._probe.number))
 
     def _measure(self, probe: Probe, peer_wall_ms: int) -> None:
-        for node_id in [node for node in self._skews if self._belief.roster.get(node) is None]:
-            del self._skews[node_id]
+        members = self._belief.roster.view
+        if len(self._skews) > len(members):  # some were forgotten
+            self._skews = {node_id: skew for node_id, skew in self._skews.items() if node_id in members}
         self._skews.setdefault(probe.target, Skew()).add(
             probe.sent, peer_wall_ms, self._clock.now_s, self._clock.wall_ms
         )

@@ -161,13 +161,12 @@ class Swim:
 
     def _gossip(self) -> None:
         """News do not wait for the next probe."""
-        if self._time.elapsed_s < self._next_gossip_s:
+        if not self._belief.news or self._time.elapsed_s < self._next_gossip_s:
             return
         self._next_gossip_s = self._time.elapsed_s + self._options.gossip_interval_s
         for node_id in self._belief.others.pick(self._options.gossip_nodes):
-            if not self._belief.news:
-                return
-            self._post.send(node_id, News())
+            if self._belief.news:
+                self._post.send(node_id, News())
 
     def _say_farewell(self) -> None:
         if self.has_left or self._time.elapsed_s < self._next_gossip_s:

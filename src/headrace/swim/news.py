@@ -48,4 +48,6 @@ class NewsQueue:
                 if count + 1 == len(self._rounds):
                     self._rounds.append({})
                 self._rounds[count + 1][node_id] = (record, size)
+        while self._rounds and not self._rounds[-1]:
+            self._rounds.pop()
         return [record for _, _, record, _ in taken]

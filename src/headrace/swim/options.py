@@ -23,7 +23,7 @@ class SwimOptions:
     probe_timeout_s: float = 0.4  # without an answer for so long, others are asked to probe it too
     indirect_probes: int = 3  # how many others
     suspicion_mult: float = 4.0  # see suspicion_s
-    retransmit_mult: int = 4  # see transmissions
+    retransmit_mult: int = 3  # see transmissions
     gossip_interval_s: float = 0.2  # news do not wait for probes
     gossip_nodes: int = 3  # they are sent to so many at a time
     sync_interval_s: float = 30.0  # full exchange with somebody
@@ -62,5 +62,5 @@ def suspicion_s(options: SwimOptions, living: int) -> float:
 
 
 def transmissions(options: SwimOptions, living: int) -> int:
-    """How often each node passes one piece of news on."""
-    return options.retransmit_mult * math.ceil(math.log10(living + 1))
+    """How often each node passes one piece of news on. By chance, exp(-transmissions) of all nodes miss it."""
+    return options.retransmit_mult * math.ceil(math.log(living + 1))
