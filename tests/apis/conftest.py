@@ -66,6 +66,7 @@ class AdminService:
         ids = count(1)
         self.topics = Topics(self.controller, self.configs, self.settings.broker, lambda: UUID(int=next(ids)))
         self.cluster_id = "a-cluster"
+        self.controller_id = 1
         self.data_dir = "/data"
         self.node = BrokerRecord(1, "host1", 9092, "rack1")
         self.partitions = ImagePartitions(self.controller)

@@ -1,7 +1,7 @@
 """DescribeCluster, versions 0-2: the cluster's id, its controller and its brokers.
 
 Version 1 asks for an endpoint type: this is a broker's port (1); controllers (2) have none of their own, and any other
-is unsupported. Version 2 can include fenced brokers; there are none, since a broker that is registered is alive.
+is unsupported. Version 2 can include fenced brokers: those that are not heard any more, or stopped.
 """
 
 from __future__ import annotations
@@ -30,10 +30,17 @@ def handle(ctx: Context, request: Any) -> Answer:
     return {
         "endpoint_type": BROKERS,
         "cluster_id": service.cluster_id,
-        "controller_id": service.node.node_id,
+        "controller_id": service.controller_id,
         "brokers": [
-            {"broker_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
+            {
+                "broker_id": broker.node_id,
+                "host": broker.host,
+                "port": broker.port,
+                "rack": broker.rack,
+                "is_fenced": broker.fenced,
+            }
             for broker in service.image.brokers.values()
+            if not broker.fenced or getattr(request, "include_fenced_brokers", False)
         ],
         "cluster_authorized_operations": operations.ON_CLUSTER if asked else operations.NOT_ASKED,
     }

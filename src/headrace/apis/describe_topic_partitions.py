@@ -87,7 +87,7 @@ def _partition(image: Image, record: PartitionRecord) -> Answer:
         "isr_nodes": record.isr,
         "eligible_leader_replicas": [],
         "last_known_elr": [],
-        "offline_replicas": [replica for replica in record.replicas if replica not in image.brokers],
+        "offline_replicas": [replica for replica in record.replicas if not image.is_up(replica)],
     }
 
 

@@ -45,7 +45,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
             if not broker.fenced
         ],
         "cluster_id": ctx.service.cluster_id,
-        "controller_id": ctx.service.node.node_id,
+        "controller_id": ctx.service.controller_id,
         "topics": topics,
         "cluster_authorized_operations": operations.ON_CLUSTER if cluster_asked else operations.NOT_ASKED,
     }

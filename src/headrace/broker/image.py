@@ -114,6 +114,11 @@ class Image:
         name = self.topic_names.get(topic_id)
         return None if name is None else self.topics[name]
 
+    def is_up(self, node_id: int) -> bool:
+        """Whether a node is registered and heard of."""
+        node = self.brokers.get(node_id)
+        return node is not None and not node.fenced
+
     def partition(self, topic: str, index: int) -> PartitionRecord | None:
         found = self.topics.get(topic)
         if found is None or not 0 <= index < len(found.partitions):

@@ -61,6 +61,13 @@ class Service:
         return self.controller.image
 
     @property
+    def controller_id(self) -> int:
+        """The node that decides; -1 while none is known."""
+        leader = self.controller.quorum.leader
+        node = None if leader is None else self.image.brokers.get(leader)
+        return -1 if node is None or node.fenced else node.node_id
+
+    @property
     def faults(self) -> list[str]:
         """What is wrong with this broker, for people."""
         found = self.partitions.faults
