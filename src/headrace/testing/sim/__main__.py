@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from headrace.testing.sim.run import campaign, simulate
+from headrace.testing.sim.variants import VARIANTS
 
 
 def main() -> int:
@@ -15,13 +16,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="replay this one and print what happens")
     parser.add_argument("--nodes", type=int, default=3, help="machines")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
+    parser.add_argument("--calm", action="store_true", help="without faults")
+    parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the broker on purpose")
     given = parser.parse_args()
     if given.seed is not None:
-        report = simulate(given.seed, nodes=given.nodes, trace=True)
+        report = simulate(given.seed, nodes=given.nodes, trace=True, faults=not given.calm, variant=given.variant)
         print(f"seed {report.seed} holds: {report.turns} turns, {report.virtual_s:.1f} s, digest {report.digest}")
         return 0
     seeds = range(given.first, given.first + given.seeds)
-    return 1 if campaign(seeds, nodes=given.nodes, keep_going=given.keep_going) else 0
+    return 1 if campaign(seeds, nodes=given.nodes, variant=given.variant, keep_going=given.keep_going) else 0
 
 
 if __name__ == "__main__":

@@ -96,6 +96,9 @@ class Channel(asyncio.Protocol):
     def send(self, api: tuple[int, int], body: bytes, client_id: str) -> asyncio.Future[bytes]:
         self._count += 1
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        if not self.open:
+            future.set_exception(Unknown("the connection was lost"))
+            return future
         self._waiting.append((self._count, future))
         self._transport.write(frame(header(*api, self._count, client_id) + body))
         return future
@@ -122,24 +125,33 @@ class Client:
         self, where: Address, api: tuple[int, int], request: Mapping[str, Any], timeout_s: float = 3.0
     ) -> Any:
         """Raises Unknown."""
-        body = encode_request(*api, request)
+        [answer] = await self.call_in_order(where, api, [request], timeout_s)
+        if isinstance(answer, Unknown):
+            raise answer
+        return answer
+
+    async def call_in_order(
+        self, where: Address, api: tuple[int, int], requests: Sequence[Mapping[str, Any]], timeout_s: float = 3.0
+    ) -> list[Any]:
+        """Requests that leave one behind the other on one connection; the answer of each, or Unknown."""
+        bodies = [encode_request(*api, request) for request in requests]
+        answers: list[Any] = []
         try:
             async with asyncio.timeout(timeout_s):
                 channel = await self._channel(where)
-                content = await channel.send(api, body, self.name)
+                for future in [channel.send(api, body, self.name) for body in bodies]:
+                    try:
+                        answers.append(_decode(api, await future))
+                    except Unknown as error:
+                        self.forget(where)
+                        answers.append(error)
         except (TimeoutError, OSError) as error:
             stale = self._channels.pop(where, None)
             if stale is not None:
                 stale.close()
             self.forget(where)
-            raise Unknown(str(error) or "timed out") from None
-        except Unknown:
-            self.forget(where)
-            raise
-        try:
-            return decode_response(*api, content, len(response_header(*api, 0)))
-        except ProtocolError as error:
-            raise AssertionError(f"an answer to {api} that cannot be read: {error}") from error
+            answers += [Unknown(str(error) or "timed out")] * (len(requests) - len(answers))
+        return answers
 
     async def _channel(self, where: Address) -> Channel:
         lock = self._opening.setdefault(where, asyncio.Lock())
@@ -228,21 +240,29 @@ class Client:
             await self.pause(0.1)
 
     async def produce(
-        self, partition: Partition, batch: bytes, *, transactional_id: str | None = None, version: int = 12
-    ) -> tuple[ErrorCode, int]:
-        """Error and base offset. Raises Unknown."""
+        self, partition: Partition, batches: Sequence[bytes], *, transactional_id: str | None = None, version: int = 12
+    ) -> list[tuple[ErrorCode, int] | Unknown]:
+        """Batches that leave one behind the other; error and base offset of each. Raises Unknown if none has left."""
         topic, index = partition
-        request = {
-            "transactional_id": transactional_id,
-            "acks": -1,
-            "timeout": 2000,
-            "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": batch}]}],
-        }
-        answer = await self.call(await self.leader(partition), (0, version), request)
-        [[row]] = [one.partition_responses for one in answer.responses]
-        if row.error_code in MOVED:
-            self.moved(partition)
-        return row.error_code, row.base_offset
+        requests = [
+            {
+                "transactional_id": transactional_id,
+                "acks": -1,
+                "timeout": 2000,
+                "topic_data": [{"name": topic, "partition_data": [{"index": index, "records": batch}]}],
+            }
+            for batch in batches
+        ]
+        outcomes: list[tuple[ErrorCode, int] | Unknown] = []
+        for answer in await self.call_in_order(await self.leader(partition), (0, version), requests):
+            if isinstance(answer, Unknown):
+                outcomes.append(answer)
+                continue
+            [[row]] = [one.partition_responses for one in answer.responses]
+            if row.error_code in MOVED:
+                self.moved(partition)
+            outcomes.append((row.error_code, row.base_offset))
+        return outcomes
 
     async def fetch(
         self, partition: Partition, offset: int, *, committed_only: bool, wait_ms: int = 200, max_bytes: int = 1 << 16
@@ -263,3 +283,10 @@ class Client:
         if row.error_code in MOVED:
             self.moved(partition)
         return row
+
+
+def _decode(api: tuple[int, int], content: bytes) -> Any:
+    try:
+        return decode_response(*api, content, len(response_header(*api, 0)))
+    except ProtocolError as error:
+        raise AssertionError(f"an answer to {api} that cannot be read: {error}") from error

@@ -68,10 +68,10 @@ class IdempotentProducer:
                 window.append((records, self._batch(records, producer_id, epoch, sequence)))
                 sequence += len(records)
             self.pending += len(window)
-            while window:
-                window = await self._send(partition, window)
-                if window:
-                    await client.pause(0.1)
+            window = await self._send(partition, window)
+            while window:  # one by one, as clients do: nothing may overtake what is sent again
+                await client.pause(0.1)
+                window = await self._send(partition, window[:1]) + window[1:]
             await client.pause(0.3)
 
     def _next(self, partition: Partition) -> Sent:
@@ -94,16 +94,15 @@ class IdempotentProducer:
         self, partition: Partition, window: list[tuple[list[Sent], bytes]]
     ) -> list[tuple[list[Sent], bytes]]:
         """What is still to be sent after one attempt at all."""
-        answers = await asyncio.gather(
-            *(self._client.produce(partition, content) for _, content in window), return_exceptions=True
-        )
+        try:
+            answers = await self._client.produce(partition, [content for _, content in window])
+        except Unknown:
+            return window
         left = []
         for (records, content), answer in zip(window, answers, strict=True):
             if isinstance(answer, Unknown):
                 left.append((records, content))
                 continue
-            if isinstance(answer, BaseException):
-                raise answer
             error, offset = answer
             if error in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
                 for place, record in enumerate(records):
@@ -199,7 +198,10 @@ class TransactionalProducer:
         version = 12 if self._modern else 11
 
         async def attempt() -> tuple[ErrorCode, int]:
-            return await self._client.produce(partition, content, transactional_id=self._id, version=version)
+            [answer] = await self._client.produce(partition, [content], transactional_id=self._id, version=version)
+            if isinstance(answer, Unknown):
+                raise answer
+            return answer
 
         error, offset = await self._until_known(attempt)
         if error == ErrorCode.none:

@@ -11,9 +11,11 @@ from typing import TextIO
 from headrace.testing.sim.world import Options, Report, World
 
 
-def simulate(seed: int, *, nodes: int = 1, trace: bool = False) -> Report:
+def simulate(
+    seed: int, *, nodes: int = 1, trace: bool = False, faults: bool = True, variant: str | None = None
+) -> Report:
     """One history. Raises what it finds."""
-    return World(Options(seed, nodes, trace=trace)).run()
+    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant)).run()
 
 
 def replay_command(seed: int, nodes: int, variant: str | None = None) -> str:
@@ -21,7 +23,9 @@ def replay_command(seed: int, nodes: int, variant: str | None = None) -> str:
     return f"python -m headrace.testing.sim --seed {seed} --nodes {nodes}{broken}"
 
 
-def campaign(seeds: Iterable[int], *, nodes: int, out: TextIO = sys.stdout, keep_going: bool = False) -> list[int]:
+def campaign(
+    seeds: Iterable[int], *, nodes: int, variant: str | None = None, out: TextIO = sys.stdout, keep_going: bool = False
+) -> list[int]:
     """Run them all; the seeds that failed."""
     begun = time.perf_counter()
     failed: list[int] = []
@@ -29,12 +33,12 @@ def campaign(seeds: Iterable[int], *, nodes: int, out: TextIO = sys.stdout, keep
     facts: dict[str, int] = {}
     for seed in seeds:
         try:
-            report = simulate(seed, nodes=nodes)
+            report = simulate(seed, nodes=nodes, variant=variant)
         except Exception as error:
             failed.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}", file=out)
             traceback.print_exc(limit=-4, file=out)
-            print(f"replay: {replay_command(seed, nodes)}", file=out, flush=True)
+            print(f"replay: {replay_command(seed, nodes, variant)}", file=out, flush=True)
             if not keep_going:
                 break
         else:

@@ -25,10 +25,12 @@ from headrace.testing.sim.clients import CREATE_TOPICS, LATER, Client, Partition
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.consumers import Member
 from headrace.testing.sim.history import History, Violation
-from headrace.testing.sim.loop import Owner, SimLoop
-from headrace.testing.sim.machine import Machine
+from headrace.testing.sim.loop import OWNER, Owner, SimLoop
+from headrace.testing.sim.machine import PORT, Machine
 from headrace.testing.sim.network import Fabric, SimNetwork
 from headrace.testing.sim.producers import Copier, IdempotentProducer, TransactionalProducer
+from headrace.testing.sim.variants import broken
+from headrace.testing.sim.watch import Watch
 
 SAFETY_SECONDS: Final = 12.0
 LIVENESS_SECONDS: Final = 60.0
@@ -43,6 +45,8 @@ class Options:
     nodes: int = 1
     seconds: float = SAFETY_SECONDS
     trace: bool = False
+    faults: bool = True
+    variant: str | None = None  # how the broker is broken on purpose
     replication: int | None = None  # factor of the topics; None: as many as there are nodes, 3 at most
 
 
@@ -71,6 +75,7 @@ class World:
         self._notes = hashlib.blake2b(digest_size=16)
         self._own = Owner("the world")
         self._ran: dict[asyncio.Task[Any], None] = {}
+        self.watch = Watch(self)
         self.clock = SimClock(self.loop.time)
         self.machines = [self._machine(number) for number in range(1, options.nodes + 1)]
         self.topics = {"orders": 2, "bills": 1}
@@ -90,7 +95,14 @@ class World:
             "group.initial_rebalance_delay_ms": "0",
             "storage.retention_ms": "-1",
         }
-        host = f"127.0.1.{node_id}"
+        near = self.options.seed % 2 == 0  # nodes of one machine need no secret
+        host = f"127.0.1.{node_id}" if near else f"10.0.1.{node_id}"
+        if self.options.nodes > 1:
+            if not near:
+                flags["cluster.secret"] = "between us"
+            if node_id > 1:
+                others = [number for number in range(1, self.options.nodes + 1) if number != node_id]
+                flags["cluster.join"] = ",".join(f"{host.rpartition('.')[0]}.{number}:{PORT}" for number in others)
         small = {"segment_bytes": self.dice.choice((4096, 16384, 1 << 20)), "index_interval_bytes": 256}
         return Machine(self.loop, self.fabric, node_id, flags, small, self._stream(f"machine {node_id}"), host)
 
@@ -137,6 +149,10 @@ class World:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.fail(error)
 
+    def node_of(self, owner: Owner | None) -> int | None:
+        """Whose process that is."""
+        return next((each.node_id for each in self.machines if each.owner is owner), None)
+
     def start(self, machine: Machine) -> None:
         self.note(f"start node {machine.node_id}")
 
@@ -161,7 +177,8 @@ class World:
         log.addHandler(watch)
         self.loop.set_exception_handler(lambda _, context: self._unhandled(context))
         try:
-            self.loop.run_until_complete(self._live())
+            with self.watch.on(), broken(self.options.variant):
+                self.loop.run_until_complete(self._live())
             if self.failure is not None:
                 raise self.failure
         finally:
@@ -183,7 +200,7 @@ class World:
 
     def _unhandled(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        if error is not None and not isinstance(error, StorageError):
+        if error is not None and not isinstance(error, StorageError | Unknown):
             self.fail(error)
 
     async def _live(self) -> None:
@@ -194,12 +211,17 @@ class World:
             self.fail(error)
 
     async def _phases(self) -> None:
-        for machine in self.machines:
+        self.start(self.machines[0])
+        await self.until("the first node to serve", lambda: self.machines[0].is_serving, 20)
+        for machine in self.machines[1:]:
             self.start(machine)
-        await self.until("the nodes to serve", lambda: all(each.is_serving for each in self.machines), 20)
+        await self.until("the nodes to serve", lambda: all(each.is_serving for each in self.machines), 30)
         await self._create_topics()
         self._begin_clients()
-        await faults.Trouble(self).run(self.options.seconds)
+        if self.options.faults:
+            await faults.Trouble(self).run(self.options.seconds)
+        else:
+            await asyncio.sleep(self.options.seconds)
         self.note("heal")
         await self._heal()
         await oracles.Finale(self).run()
@@ -300,3 +322,7 @@ class _ErrorLog(logging.Handler):
         self._world.note(f"log: {record.getMessage()} {about or ''} {error or ''}")
         if error is not None and not isinstance(error, StorageError):
             self._world.fail(error)
+        if record.levelno >= logging.CRITICAL:
+            owner = OWNER.get()
+            if not any(each.owner is owner and each.disk_fails for each in self._world.machines):
+                self._world.fail(Violation(f"{owner}: {record.getMessage()} {about}"))

@@ -1,0 +1,165 @@
+"""Brokers that are broken on purpose: proof that the oracles see.
+
+Rules:
+- A variant replaces methods of production classes for the time of a history; production code knows nothing of it.
+- Each names the size of the cluster in which its flaw can show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from headrace.apis import fetch
+from headrace.broker.group_shard import GroupShard
+from headrace.broker.partition import Partition
+from headrace.broker.quorum import Consensus
+from headrace.isr import election
+from headrace.isr.leader import LeaderReplicas
+from headrace.raft.role import Role
+from headrace.storage import recovery
+from headrace.storage.log import Log
+from headrace.storage.producers import Producers
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """`patches`: (class or module, name, replacement)."""
+
+    nodes: int
+    patches: Callable[[], list[tuple[Any, str, Any]]]
+
+
+def _ack_before_save() -> list[tuple[Any, str, Any]]:
+    advance = Partition.advance
+
+    def advance_at_once(partition: Partition) -> None:
+        partition.durable_ack = False
+        advance(partition)
+
+    grew = Partition._grew
+
+    def grew_at_once(partition: Partition, size_bytes: int) -> None:
+        partition.durable_ack = False
+        grew(partition, size_bytes)
+
+    return [(Partition, "advance", advance_at_once), (Partition, "_grew", grew_at_once)]
+
+
+def _quorum_acks_before_save() -> list[tuple[Any, str, Any]]:
+    act = Consensus._act
+
+    def act_too_early(quorum: Consensus, ready: Any, **others: Any) -> None:
+        act(quorum, ready, **others)
+        quorum._transmit(ready.send_after_save)
+
+    return [(Consensus, "_act", act_too_early)]
+
+
+def _no_dedup_restore() -> list[tuple[Any, str, Any]]:
+    def forget(examination: Any, now_ms: int) -> None:
+        examination._found.producers = Producers()
+
+    return [(recovery._Examination, "_restore_producers", forget)]
+
+
+def _stale_read() -> list[tuple[Any, str, Any]]:
+    read = fetch._read
+
+    def read_beyond(ctx: Any, wanted: Any, *others: Any, **more: Any) -> Any:
+        """Show what is not committed yet."""
+        for want in wanted:
+            partition = ctx.service.partitions.get(want.topic, want.partition)
+            partition.high_watermark = max(partition.high_watermark, partition.log.end_offset)
+        return read(ctx, wanted, *others, **more)
+
+    def read_calmly(ctx: Any, wanted: Any, *others: Any, **more: Any) -> Any:
+        try:
+            return read_beyond(ctx, wanted, *others, **more)
+        except Exception:
+            return read(ctx, wanted, *others, **more)
+
+    return [(fetch, "_read", read_calmly)]
+
+
+def _forgets_aborts() -> list[tuple[Any, str, Any]]:
+    return [(Log, "aborted_between", lambda *_: [])]
+
+
+def _commits_offsets_early() -> list[tuple[Any, str, Any]]:
+    send = GroupShard._send_in_order
+
+    async def send_at_once(shard: Any) -> None:
+        log = shard._log
+
+        class Hasty:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(log, name)
+
+            async def committed(self, next_offset: int) -> None: ...
+
+        shard._log = Hasty()
+        try:
+            await send(shard)
+        finally:
+            shard._log = log
+
+    return [(GroupShard, "_send_in_order", send_at_once)]
+
+
+def _unclean_election() -> list[tuple[Any, str, Any]]:
+    elect = election.elect
+
+    def elect_anybody(*given: Any, **others: Any) -> Any:
+        return elect(*given, **{**others, "unclean": True})
+
+    return [(election, "elect", elect_anybody)]
+
+
+def _watermark_from_the_leader_alone() -> list[tuple[Any, str, Any]]:
+    def advance(replicas: LeaderReplicas) -> bool:
+        before = replicas.high_watermark
+        replicas.high_watermark = max(before, replicas._end_offset)
+        return replicas.high_watermark > before
+
+    return [(LeaderReplicas, "_advance", advance)]
+
+
+def _no_epoch_check() -> list[tuple[Any, str, Any]]:
+    from headrace.broker import partition
+
+    return [(partition, "diverging", lambda *_: None)]
+
+
+def _votes_twice() -> list[tuple[Any, str, Any]]:
+    return [(Role, "_may_vote_for", lambda *_: True)]
+
+
+VARIANTS: Final[dict[str, Variant]] = {
+    "ack before save": Variant(1, _ack_before_save),
+    "no dedup restore": Variant(1, _no_dedup_restore),
+    "stale read": Variant(1, _stale_read),
+    "aborts forgotten": Variant(1, _forgets_aborts),
+    "offsets committed before they are saved": Variant(1, _commits_offsets_early),
+    "quorum acks before save": Variant(3, _quorum_acks_before_save),
+    "vote twice": Variant(3, _votes_twice),
+    "no epoch check": Variant(3, _no_epoch_check),
+    "high watermark from the leader alone": Variant(3, _watermark_from_the_leader_alone),
+    "unclean election": Variant(3, _unclean_election),
+}
+
+
+@contextmanager
+def broken(name: str | None) -> Iterator[None]:
+    """Run what is inside on a broker with this flaw; None: with none."""
+    patches = VARIANTS[name].patches() if name is not None else []
+    kept = [(owner, attribute, getattr(owner, attribute)) for owner, attribute, _ in patches]
+    try:
+        for patch in patches:
+            setattr(*patch)
+        yield
+    finally:
+        for patch in kept:
+            setattr(*patch)
