@@ -28,7 +28,7 @@ def point(name: str, number: int) -> int:
 class Circle:
     """`owners[place]` is the position, in the list of nodes, of the node that stands at `points[place]`."""
 
-    __slots__ = ("owners", "places", "points")
+    __slots__ = ("owners", "points")
 
     def __init__(self, nodes: Sequence[tuple[int, float]]) -> None:
         standing = sorted(
@@ -36,9 +36,6 @@ class Circle:
         )
         self.points = [where for where, _ in standing]
         self.owners = [owner for _, owner in standing]
-        self.places: list[list[int]] = [[] for _ in nodes]
-        for place, owner in enumerate(self.owners):
-            self.places[owner].append(place)
 
 
 @lru_cache(maxsize=4)
@@ -50,44 +47,41 @@ def circle(nodes: tuple[tuple[int, float], ...]) -> Circle:
 class Room:
     """A circle of nodes of which some are full."""
 
-    __slots__ = ("_circle", "_left", "_next", "_open")
+    __slots__ = ("_circle", "_left", "_open", "_skips")
 
     def __init__(self, around: Circle, capacities: Sequence[int]) -> None:
         self._circle = around
         self._left = list(capacities)
-        self._open = len(self._left)
-        self._next = list(range(len(around.points)))  # a forest: from each place towards the next that has room
-        for owner, left in enumerate(self._left):
-            if left <= 0:
-                self._close(owner)
+        self._open = sum(left > 0 for left in self._left)
+        self._skips: dict[int, int] = {}  # a forest: from each place that was found full towards the next that is not
 
     def walk(self, key: int, max_steps: int) -> Iterator[int]:
         """The owners with room, clockwise from `key`; one may come several times."""
-        points, owners, forest = self._circle.points, self._circle.owners, self._next
+        points, owners, skips, left = self._circle.points, self._circle.owners, self._skips, self._left
         place = bisect_left(points, key) % len(points)
-        for _ in range(max_steps):
-            if not self._open:
-                return
-            while forest[place] != place:
-                forest[place] = forest[forest[place]]  # halves the path for whoever comes next
-                place = forest[place]
-            yield owners[place]
-            place = (place + 1) % len(points)
+        steps = 0
+        while steps < max_steps and self._open:
+            while place in skips:
+                after = skips[place]
+                if after in skips:
+                    skips[place] = skips[after]  # halves the path for whoever comes next
+                place = after
+            after = (place + 1) % len(points)
+            if left[owners[place]] > 0:
+                steps += 1
+                yield owners[place]
+            else:
+                skips[place] = after
+            place = after
 
     def take(self, owner: int) -> None:
         """One more replica for `owner`, who may be full already."""
         self._left[owner] -= 1
-        if self._left[owner] == 0:
-            self._close(owner)
+        self._open -= self._left[owner] == 0
 
     def left(self, owner: int) -> int:
         """Below 0 if `owner` took more than there was room for."""
         return self._left[owner]
-
-    def _close(self, owner: int) -> None:
-        self._open -= 1
-        for place in self._circle.places[owner]:
-            self._next[place] = (place + 1) % len(self._next)
 
 
 def _stands(node_id: int, weight: float) -> Iterator[int]:

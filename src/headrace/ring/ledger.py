@@ -80,38 +80,48 @@ class Ledger:
                     if found is not None:
                         self._move(number, position, found)
 
-    def balance(self) -> None:
-        """From the nodes that hold most for their weight to those that hold least, while that evens out."""
+    def balance(self, slack: float = 0.0) -> None:
+        """From the nodes that hold most for their weight to those that hold least, while that evens out.
+
+        Only if one of the two is further from its share than `slack`, as a part of it.
+        """
         held = sum(len(numbers) for numbers in self._held.values())
-        per_weight = held / sum(node.weight for node in self._nodes.values())
-        for share in (per_weight, math.inf):  # first what is fair for all, then what racks allow
-            while self._even_out(share):
-                pass
+        share = held / sum(node.weight for node in self._nodes.values())
+        while self._even_out(share, slack):
+            pass
 
     # How
 
-    def _even_out(self, share: float) -> bool:
-        """Whether anything moved. `share`: how much a node takes for each unit of weight."""
+    def _even_out(self, share: float, slack: float) -> bool:
+        """Whether anything moved. `share`: what is fair for each unit of weight."""
         moved = False
         queues = _Queues(self._held, self._lists, self._origins, self._topics)
         barren: set[tuple[int, Rack]] = set()  # (donor, rack): nothing of the donor's may go there
         for _, _, receiver in list(self._ranks):
-            moved |= self._fill(receiver, share, queues, barren)
+            if self.load(receiver) < share * (1 - slack) * self._nodes[receiver].weight:
+                moved |= self._fill(receiver, share, 0.0, queues, barren)
+            moved |= self._fill(receiver, math.inf, share * (1 + slack), queues, barren)
         return moved
 
-    def _fill(self, receiver: int, share: float, queues: _Queues, barren: set[tuple[int, Rack]]) -> bool:
-        """Replicas for `receiver` from those that hold most. Who has nothing for it, or little, is not asked again."""
+    def _fill(self, receiver: int, up_to: float, above: float, queues: _Queues, barren: set[tuple[int, Rack]]) -> bool:
+        """Replicas for `receiver`, until it holds `up_to`, from those that hold most and more than `above`, by weight.
+
+        Who has nothing for it, or too little, is not asked again.
+        """
         rack, weight = self._racks[receiver], self._nodes[receiver].weight
-        least = (self.load(receiver) + 1) / weight
+        least = max((self.load(receiver) + 1) / weight, above)
+        if self._ranks[-1][0] <= least:
+            return False
         donors = [(-ratio, tie, donor) for ratio, tie, donor in self._ranks if ratio > least]
         heapq.heapify(donors)
         cursors: dict[tuple[int, bool], int] = {}
         moved = False
-        while donors and self.load(receiver) < share * weight:
-            _, tie, donor = donors[0]
+        while donors and self.load(receiver) < up_to * weight:
+            ratio, tie, donor = donors[0]
             spare = (self.load(donor) - 1) / self._nodes[donor].weight
             found = None
-            if spare >= (self.load(receiver) + 1) / weight and (donor, rack) not in barren:
+            gives = -ratio > above and spare >= (self.load(receiver) + 1) / weight
+            if gives and (donor, rack) not in barren:
                 found = self._pick(donor, receiver, queues, cursors)
                 if found is None and not self._may_give(donor, rack):
                     barren.add((donor, rack))

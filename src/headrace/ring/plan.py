@@ -6,6 +6,7 @@ Rules:
 - A replica keeps its place in the list; the preferred leader changes only where its replica moves, or where a node
   would lead a tenth more than its share.
 - The number of replicas falls only if there are fewer nodes than replicas. The move then says so: `missing`.
+- A node within a twentieth of its share (by weight) is in balance; nothing moves from one such to another.
 - A cluster in balance gets an empty plan; so does one that has followed its plan.
 """
 
@@ -20,6 +21,7 @@ from headrace.ring.leaders import limits, spread
 from headrace.ring.ledger import Ledger
 from headrace.ring.node import Node, distinct
 
+SLACK: Final = 0.05  # a node that is so near to its share is in balance
 LEADER_SLACK: Final = 1.1
 
 Replicas = tuple[int, ...]
@@ -63,7 +65,7 @@ def plan(
     ledger = Ledger(staying, lists, [topic for topic, _ in names])
     ledger.replace()
     ledger.respread()
-    ledger.balance()
+    ledger.balance(SLACK)
     spread(lists, limits(ledger.nodes, len(lists), LEADER_SLACK))
     return [
         Move(topic, index, tuple(current[topic, index]), tuple(replicas))
