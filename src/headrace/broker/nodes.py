@@ -113,7 +113,7 @@ class NodeWatch:
         if self._taken_over_at is None:
             self._take_over()
             await self._controller.commit(decisions.steps_due(self._controller.proposed))
-        if late > 0:
+        elif late > 0:
             self._seen = {node: seen + late for node, seen in self._seen.items()}
         for node in list(self._controller.proposed.brokers.values()):
             if node.node_id != self._node_id and not node.fenced and self._silence(node.node_id) > self._session_s:
@@ -181,6 +181,7 @@ class NodeWatch:
         """This node has begun to lead: everybody has a new session, the leader that fell silent a short one."""
         now = self._now()
         self._taken_over_at = self._controller.applied_index
+        self._last_look = now
         self._must_know.clear()
         self._next_balance = now + self._settings.balance_leaders_ms / 1000
         self._seen = dict.fromkeys(self._controller.image.brokers, now)
