@@ -1,4 +1,4 @@
-"""Source and sink on real Spark clusters on this machine: several JVMs, nothing shared but the checkpoint."""
+"""Source, sink and pipelines on real clusters on this machine: several JVMs, nothing shared but the checkpoint."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 
-from tests.spark.fire import DELIVERIES, Run
+from headrace.testing.spark_exactly_once.flows import COPIES
+from headrace.testing.spark_exactly_once.history import History
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(1200)]
 
+CLUSTER = "local-cluster[2,1,1024]"
+ATTEMPTS = "HEADRACE_TEST_ATTEMPTS"
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
@@ -28,9 +32,14 @@ SPECULATION = {
 }
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
-def test_a_cluster_of_two_executors_loses_one_and_copies_everything_once(tmp_path: Path, delivery: str) -> None:
-    Run(tmp_path, 5, delivery, kills=("executor",), master="local-cluster[2,1,1024]", records=3000).go()
+def test_source_sink_and_a_pipeline_run_on_a_cluster_of_two_executors(tmp_path: Path) -> None:
+    History(tmp_path, 4, ("exactly_once", "letters"), (), per_batch=200, master=CLUSTER).run()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flow", [*COPIES, "letters", "table"])
+def test_a_cluster_of_two_executors_loses_one_and_every_row_is_there_once(tmp_path: Path, flow: str) -> None:
+    History(tmp_path, 5, (flow,), ("executor",), master=CLUSTER).run()
 
 
 @pytest.fixture
@@ -70,10 +79,34 @@ def _await(log: Path, words: str) -> str:
     raise AssertionError(f"the cluster did not start: {log.read_text(errors='replace')[-2000:]}")
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
-def test_speculative_copies_write_nothing_twice(tmp_path: Path, two_hosts: str, delivery: str) -> None:
+def slow_first(frame: Any) -> Any:
+    """The first attempt at partition 0 of the first batch dawdles, for speculation. Every attempt leaves a file."""
+    folder = os.environ[ATTEMPTS]
+
+    def dawdle(batches: Any) -> Any:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        batch_id = context.getLocalProperty("streaming.sql.batchId")
+        if batch_id == "0" and context.partitionId() == 0:
+            Path(folder, str(context.attemptNumber())).touch()
+            if context.attemptNumber() == 0:
+                yield from batches
+                time.sleep(20)
+        yield from batches
+
+    return frame.mapInArrow(dawdle, "key binary, value binary")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delivery", COPIES)
+def test_speculative_copies_write_nothing_twice(
+    tmp_path: Path, two_hosts: str, delivery: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts = tmp_path / "attempts"
     attempts.mkdir()
-    more = {"slow": str(attempts), "spark": SPECULATION}
-    Run(tmp_path, 6, delivery, kills=(), master=two_hosts, records=2000, per_batch=1000, more=more).go()
+    monkeypatch.setenv(ATTEMPTS, str(attempts))
+    transform = "tests.spark.test_sink_cluster:slow_first"
+    History(tmp_path, 6, (delivery,), (), 1000, two_hosts, SPECULATION, transform).run()
     assert sorted(path.name for path in attempts.iterdir()) == ["0", "1"], "no copy ran"

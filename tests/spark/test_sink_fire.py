@@ -1,4 +1,4 @@
-"""Exactly once under fire, in small; the campaign is in fire.py."""
+"""Exactly once under fire, in small; the campaign is `python -m headrace.testing.spark_exactly_once`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark.fire import DELIVERIES, Run
+from headrace.testing.spark_exactly_once.history import History
 
-pytestmark = [pytest.mark.process]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
-@pytest.mark.timeout(600)
 def test_a_worker_the_broker_and_the_driver_are_killed_and_every_row_is_there_once(tmp_path: Path) -> None:
-    run = Run(tmp_path, seed=11, delivery="exactly_once", records=3000, per_batch=400)
-    run.go()
-    assert sorted(run.done) == ["broker", "driver", "worker"]
+    history = History(tmp_path, 11, ("exactly_once",), per_batch=200)
+    history.run()
+    assert sorted(history.done) == ["broker", "driver", "worker"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)
-@pytest.mark.parametrize("seed", range(20))
-def test_the_campaign(tmp_path: Path, seed: int) -> None:
-    Run(tmp_path, seed, DELIVERIES[seed % 2], kills=("worker", "broker", "driver", "worker")).go()
+@pytest.mark.parametrize("flow", ["exactly_once_partitioned", "letters", "table"])
+def test_other_flows_lose_a_worker_and_their_driver_and_every_row_is_there_once(tmp_path: Path, flow: str) -> None:
+    History(tmp_path, 12, (flow,), ("worker", "driver"), per_batch=200).run()
