@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 REPLACED: Final = (ErrorCode.stale_broker_epoch, ErrorCode.broker_id_not_registered)
 REGISTER_S: Final = 5.0
+REGISTER_PAUSE_S: Final = 0.2
 HAND_OVER_POLL_S: Final = 0.01
 CATCH_UP_PAUSE_S: Final = 0.02
 COMPLAIN_S: Final = 5.0
@@ -56,7 +57,9 @@ class Attendance:
             try:
                 answer = await self._council.ask(command, timeout_s=REGISTER_S)
             except ApiError as error:
-                if error.code is not ErrorCode.request_timed_out:
+                if error.code is ErrorCode.kafka_storage_error and not self._controller.leads:
+                    await asyncio.sleep(REGISTER_PAUSE_S)  # the controller's disk is full, not ours
+                elif error.code is not ErrorCode.request_timed_out:
                     raise
                 logger.warning("this node cannot register yet", extra={"reason": str(error)})
         assert isinstance(answer, Registered)
