@@ -140,8 +140,9 @@ def test_every_package_imports_only_from_the_layers_below() -> None:
     assert broken(forbidden_imports(), ALLOWED_IMPORTS) == []
 
 
-def test_what_every_planner_of_spark_imports_is_light() -> None:
-    tree = ast.parse((ROOT / "src" / "pyspark_headrace" / "__init__.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("package", ["pyspark_headrace", "pyspark_headracelake"])
+def test_what_every_planner_of_spark_imports_is_light(package: str) -> None:
+    tree = ast.parse((ROOT / "src" / package / "__init__.py").read_text(encoding="utf-8"))
     at_once = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     assert {ast.unparse(node) for node in at_once} == {
         "from __future__ import annotations",
