@@ -31,16 +31,20 @@ from headrace.broker.flusher import Flusher
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.image import BrokerRecord
+from headrace.broker.in_sync import InSyncSets
 from headrace.broker.internal_topics import OFFSETS_TOPIC, InternalTopic
 from headrace.broker.joining import join
+from headrace.broker.markers import ClusterMarkers
 from headrace.broker.nodes import NodeWatch
 from headrace.broker.partitions import Partitions
 from headrace.broker.post import Post
 from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.raft_storage import RaftStorage
+from headrace.broker.replication import Replication
 from headrace.broker.service import Service
 from headrace.broker.topics import Topics
-from headrace.broker.transactions import TRANSACTION_TOPIC, LocalMarkers, TransactionCoordinator
+from headrace.broker.transactions import TRANSACTION_TOPIC, TransactionCoordinator
+from headrace.broker.verification import Verification
 from headrace.core.counters import Counters
 from headrace.core.errors import ConfigError, StorageError
 from headrace.gateways.kafka.hello import Membership
@@ -171,10 +175,40 @@ class Node:
         controller.subscribe(partitions.changed, settled=partitions.settled)
         controller.subscribe(service.groups.changed)
         undo.push_async_callback(service.flusher.drain)
+        self._copy(service)
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
         attendance.start()
         undo.push_async_callback(attendance.leave)
         self._may_be_clean = True
+
+    def _copy(self, service: Service) -> None:
+        """Follow other leaders, and see who follows us."""
+        cluster, partitions, node = self._settings.cluster, service.partitions, service.node
+        replication = Replication(
+            node.node_id,
+            self._links,
+            service.flusher,
+            clock=self._clock,
+            workers=self._workers,
+            throttle_bytes_per_s=cluster.replica_throttle_bytes_per_second,
+        )
+        in_sync = InSyncSets(
+            node.node_id,
+            partitions,
+            service.council,
+            image=lambda: service.image,
+            clock=self._clock,
+            lag_ms=cluster.replica_lag_ms,
+        )
+        partitions.watchers += [
+            replication.changed,
+            service.groups.role_changed,
+            service.transactions.role_changed,
+        ]
+        self._undo.push_async_callback(replication.stop)
+        self._undo.push_async_callback(in_sync.stop)
+        replication.start(node.epoch, partitions)
+        in_sync.start(node.epoch)
 
     async def _take_port(self) -> tuple[KafkaServer, BrokerRecord]:
         """The port comes first: a node that joins a cluster says where it is."""
@@ -236,7 +270,7 @@ class Node:
             settings.group, offsets, clock=self._clock, workers=self._workers, new_id=lambda: str(self._new_id())
         )
         producer_ids = ProducerIds(council)
-        transactions = self._transactions(controller, topics, partitions, offsets, producer_ids)
+        transactions, verification = self._transactions(controller, topics, partitions, offsets, producer_ids)
         service = self._service = Service(
             settings=settings,
             cluster_id=directory.cluster_id,
@@ -252,7 +286,7 @@ class Node:
             flusher=flusher,
             groups=groups,
             transactions=transactions,
-            admission=Admission(transactions),
+            admission=Admission(verification),
             producer_ids=producer_ids,
             council=council,
         )
@@ -265,19 +299,22 @@ class Node:
         partitions: Partitions,
         offsets: InternalTopic,
         producer_ids: ProducerIds,
-    ) -> TransactionCoordinator:
-        settings = self._settings.transactions
-        return TransactionCoordinator(
+    ) -> tuple[TransactionCoordinator, Verification]:
+        settings, node_id = self._settings.transactions, self._settings.broker.node_id
+        topic = InternalTopic(
+            TRANSACTION_TOPIC, settings.partitions, controller=controller, topics=topics, partitions=partitions
+        )
+        transactions = TransactionCoordinator(
             settings,
-            InternalTopic(
-                TRANSACTION_TOPIC, settings.partitions, controller=controller, topics=topics, partitions=partitions
-            ),
-            LocalMarkers(partitions.get),
+            topic,
+            ClusterMarkers(node_id, self._links, partitions.get, lambda: controller.image),
             offsets_topic=offsets,
             next_producer_id=producer_ids.next_id,
             clock=self._clock,
             workers=self._workers,
         )
+        verification = Verification(node_id, self._links, transactions, leader_of=topic.leader_of, find=partitions.get)
+        return transactions, verification
 
     def _open_files(self) -> Files:
         storage = self._settings.storage

@@ -75,6 +75,11 @@ class Topic:
     def __init__(self) -> None:
         self.logs: list[Log] = []
 
+    alone = True
+
+    def absence(self, index: int) -> ApiError:
+        return ApiError(ErrorCode.coordinator_not_available)
+
     def find(self):
         return self.logs
 

@@ -78,6 +78,9 @@ class Transactions:
         self._note("verify", *call)
         return [self.error] * len(call[3])
 
+    async def coordinator(self, name: str) -> int | None:
+        return None
+
     async def describe(self, name: str) -> Transaction | None:
         self._note("describe", name)
         return self.known.get(name)
@@ -92,6 +95,9 @@ class Groups:
         self.asked: list[tuple[Any, ...]] = []
         self.errors = [NONE]
 
+    async def coordinator(self, name: str) -> int | None:
+        return None
+
     async def commit_transactional(self, *call: Any) -> list[ErrorCode]:
         self.asked.append(call)
         return self.errors * len(call[-1])
@@ -105,6 +111,8 @@ class Stage:
         self.transactions, self.groups = Transactions(), Groups()
         admin.create(NewTopic("a", 2, 1), NewTopic("__consumer_offsets", 4, 1))
         admin.service.transactions, admin.service.groups = self.transactions, self.groups
+        admin.service.admission = SimpleNamespace(coordinator=self.transactions)
+        admin.service.count_error = lambda api, code: None
         admin.service.clock = SimpleNamespace(now_ms=lambda: NOW_MS)
 
     def call(self, api: Api, version: int, **fields: Any) -> Any:

@@ -39,6 +39,11 @@ class Topic:
     def open(self) -> None:
         self.logs = [open_partition(self.files, topic="__consumer_offsets", durable=self.durable, segment_bytes=2000)]
 
+    alone = True
+
+    def absence(self, index: int) -> ApiError:
+        return ApiError(ErrorCode.coordinator_not_available)
+
     def find(self) -> list[Partition]:
         return self.logs
 

@@ -127,6 +127,11 @@ class Topic:
     made: int = 0
     error: ApiError | None = None
 
+    alone = True
+
+    def absence(self, index: int) -> ApiError:
+        return ApiError(ErrorCode.coordinator_not_available)
+
     def find(self) -> list[Log]:
         return self.logs
 

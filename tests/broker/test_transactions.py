@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
+from headrace.broker.markers import LocalMarkers
 from headrace.broker.transactions import (
-    LocalMarkers,
     TransactionCoordinator,
     commit_error,
     produce_error,
@@ -124,6 +124,11 @@ class Topic:
     made: int = 0
     count: int = 1
 
+    alone = True
+
+    def absence(self, index: int) -> ApiError:
+        return ApiError(ErrorCode.coordinator_not_available)
+
     def find(self) -> list[Log]:
         return self.logs
 
@@ -145,7 +150,15 @@ class Markers:
         self.on_write: Callable[[], None] = lambda: None
 
     async def write(
-        self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
+        self,
+        topic: str,
+        partition: int,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        coordinator_epoch: int,
+        *,
+        bumped: bool = False,
     ) -> None:
         await self.gate.wait()
         if faults := self.refuse.get((topic, partition)):
@@ -621,8 +634,10 @@ def test_local_markers_wait_until_they_are_committed() -> None:
     class Partition:
         calls: list[Any] = []
 
-        def write_marker(self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int) -> int:
-            self.calls.append((producer_id, producer_epoch, commit, coordinator_epoch))
+        def write_marker(
+            self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, bumped: bool = False
+        ) -> int:
+            self.calls.append((producer_id, producer_epoch, commit, coordinator_epoch, bumped))
             return 8
 
         async def committed(self, next_offset: int) -> None:
@@ -630,4 +645,4 @@ def test_local_markers_wait_until_they_are_committed() -> None:
 
     partition = Partition()
     run(LocalMarkers(lambda topic, index: partition).write("a", 0, 1000, 2, True, 3))
-    assert partition.calls == [(1000, 2, True, 3), 8]
+    assert partition.calls == [(1000, 2, True, 3, False), 8]

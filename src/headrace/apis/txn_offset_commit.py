@@ -36,7 +36,8 @@ async def _commit(ctx: Context, request: Any, offsets: list[OffsetToCommit]) -> 
     transactions = ctx.service.transactions
     who = (request.transactional_id, request.producer_id, request.producer_epoch)
     partition = await transactions.offsets_partition(request.group_id)
-    join = transactions.register if ctx.version >= COMMIT_IMPLICIT_FROM else transactions.verify
+    coordinator = ctx.service.admission.coordinator
+    join = coordinator.register if ctx.version >= COMMIT_IMPLICIT_FROM else coordinator.verify
     # Nothing may come between this answer and the append that `commit_transactional` begins with.
     [error] = await join(*who, (partition,))
     if error is not ErrorCode.none:

@@ -1,19 +1,72 @@
 """WriteTxnMarkers, versions 1-2: a coordinator ends a transaction in the partitions of another broker.
 
-For brokers only. One node writes its markers itself, so whoever sends this is a client, and is refused with
-CLUSTER_AUTHORIZATION_FAILED for every partition.
+For nodes of the cluster only; whoever else sends this is refused with CLUSTER_AUTHORIZATION_FAILED for every partition.
+A partition is answered for when its marker is committed. From version 2 on the coordinator says by which protocol the
+transaction is ended; by the newer one a marker that comes too late is told by its epoch, and refused.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 from headrace.apis.api import Answer, Api, Context
-from headrace.core.errors import ErrorCode
+from headrace.core.errors import ApiError, ErrorCode
+
+if TYPE_CHECKING:
+    from headrace.broker.partition import Partition
+
+BUMPED = 2  # the transaction version from which every end has an epoch of its own
+COMMIT_SECONDS = 4.0  # less than the coordinator waits
+
+Place = tuple[int, str, int]  # number of the marker, topic, partition
 
 
-def handle(ctx: Context, request: Any) -> Answer:
-    refused = ErrorCode.cluster_authorization_failed
+async def handle(ctx: Context, request: Any) -> Answer:
+    errors: dict[Place, ErrorCode] = {}
+    waits: list[tuple[Place, Partition, int]] = []
+    for number, marker in enumerate(request.markers):
+        for topic in marker.topics:
+            for index in topic.partition_indexes:
+                place = (number, topic.name, index)
+                try:
+                    waits.append((place, *_write(ctx, marker, topic.name, index)))
+                except ApiError as error:
+                    ctx.service.count_error("WriteTxnMarkers", error.code)
+                    errors[place] = error.code
+    if waits:
+        deadline = asyncio.get_running_loop().time() + COMMIT_SECONDS
+        for place, partition, next_offset in waits:
+            errors[place] = await _committed(partition, next_offset, deadline)
+    return _answer(request, errors)
+
+
+def _write(ctx: Context, marker: Any, topic: str, index: int) -> tuple[Partition, int]:
+    if ctx.peer is None:
+        raise ApiError(ErrorCode.cluster_authorization_failed)
+    partition = ctx.service.partitions.get(topic, index)
+    next_offset = partition.write_marker(
+        marker.producer_id,
+        marker.producer_epoch,
+        commit=marker.transaction_result,
+        coordinator_epoch=marker.coordinator_epoch,
+        bumped=getattr(marker, "transaction_version", 0) >= BUMPED,
+    )
+    return partition, next_offset
+
+
+async def _committed(partition: Partition, next_offset: int, deadline: float) -> ErrorCode:
+    left = deadline - asyncio.get_running_loop().time()
+    try:
+        await asyncio.wait_for(partition.committed(next_offset), max(left, 0.0))
+    except ApiError as error:
+        return error.code
+    except TimeoutError:
+        return ErrorCode.request_timed_out
+    return ErrorCode.none
+
+
+def _answer(request: Any, errors: dict[Place, ErrorCode]) -> Answer:
     return {
         "markers": [
             {
@@ -22,13 +75,14 @@ def handle(ctx: Context, request: Any) -> Answer:
                     {
                         "name": topic.name,
                         "partitions": [
-                            {"partition_index": index, "error_code": refused} for index in topic.partition_indexes
+                            {"partition_index": index, "error_code": errors[number, topic.name, index]}
+                            for index in topic.partition_indexes
                         ],
                     }
                     for topic in marker.topics
                 ],
             }
-            for marker in request.markers
+            for number, marker in enumerate(request.markers)
         ]
     }
 

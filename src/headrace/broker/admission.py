@@ -84,7 +84,7 @@ class Admission:
     """See the module."""
 
     def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+        self.coordinator = coordinator
         self._last: dict[
             int, asyncio.Future[None]
         ] = {}  # producer id -> resolved when the last in its queue is through
@@ -112,7 +112,7 @@ class Admission:
         errors: Sequence[ErrorCode] = ()
         if not all(one.needs_no_question for one in candidates):
             # All are asked for: those that need no question now may need one when the answer comes.
-            ask = self._coordinator.register if version >= IMPLICIT_FROM else self._coordinator.verify
+            ask = self.coordinator.register if version >= IMPLICIT_FROM else self.coordinator.verify
             first = candidates[0]
             places = [one.place for one in candidates]
             errors = await ask(transactional_id, first.producer_id, first.producer_epoch, places)

@@ -5,6 +5,7 @@ Rules:
   its decision is committed, in that order.
 - If an append or a commit fails, memory may be ahead of the log: the machine is thrown away, everyone who waits is told
   COORDINATOR_NOT_AVAILABLE, and a new machine is built from the log. Until then: COORDINATOR_LOAD_IN_PROGRESS.
+- When another node leads the partition the shard is of no more use, and everyone is told NOT_COORDINATOR.
 - A caller that goes away loses its answer only; what was decided stays decided.
 - Offsets of a transaction are appended as a batch of its producer and are pending until its marker is appended to this
   log, by the transaction coordinator. No marker is let in while the machine is not loaded.
@@ -121,8 +122,17 @@ def size_of(records: Iterable[Record]) -> int:
 class GroupShard:
     """See the module."""
 
-    def __init__(self, log: GroupLog, settings: GroupSettings, *, clock: Clock, workers: Workers) -> None:
+    def __init__(
+        self,
+        log: GroupLog,
+        settings: GroupSettings,
+        *,
+        clock: Clock,
+        workers: Workers,
+        on_loaded: Callable[[GroupShard], None] | None = None,
+    ) -> None:
         self.machine: Groups | None = None  # None while it is not loaded
+        self._on_loaded = on_loaded
         self._topics: Topics = TopicTable()
         self._log = log
         self._settings = settings
@@ -140,6 +150,7 @@ class GroupShard:
         self._sending: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._stopped = False
+        self._moved = False
         log.on_marker = self._marked
         log.may_mark = self._ready
 
@@ -167,6 +178,8 @@ class GroupShard:
             self._compact_at_bytes = max(self._settings.compact_after_bytes, 2 * live_bytes)
             self._loading = None
             self._arm()
+            if self._on_loaded is not None:
+                self._on_loaded(self)
             return
 
     def _build(self) -> tuple[Groups, int, int]:
@@ -200,6 +213,13 @@ class GroupShard:
             self._loading.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def resign(self) -> None:
+        """Another node leads the partition now."""
+        self._stopped = self._moved = True
+        self._abandon(ErrorCode.not_coordinator)
+        if self._loading is not None:
+            self._loading.cancel()
+
     def show(self, topics: Topics) -> None:
         """What there is to read from now on."""
         self._topics = topics
@@ -223,6 +243,8 @@ class GroupShard:
 
     def _ready(self) -> Groups:
         if self.machine is None:
+            if self._moved:
+                raise ApiError(ErrorCode.not_coordinator, "The group has another coordinator now.")
             stopped = self._stopped
             raise ApiError(
                 ErrorCode.coordinator_not_available if stopped else ErrorCode.coordinator_load_in_progress,
@@ -303,7 +325,7 @@ class GroupShard:
         if not self._stopped:
             self.load()
 
-    def _abandon(self) -> None:
+    def _abandon(self, code: ErrorCode = ErrorCode.coordinator_not_available) -> None:
         """Forget the machine and tell everyone who waits."""
         self.machine = None
         self._outgoing.clear()
@@ -316,7 +338,7 @@ class GroupShard:
             self._timer = None
         for future in self._waiting.values():
             if not future.done():
-                future.set_exception(ApiError(ErrorCode.coordinator_not_available))
+                future.set_exception(ApiError(code))
 
     # -- time ----------------------------------------------------------------------------------------------------
 

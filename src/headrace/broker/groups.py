@@ -2,7 +2,8 @@
 
 Rules:
 - A group lives in one partition of the offsets topic, chosen by Kafka's own formula, for ever.
-- The topic is made when the first member or commit needs it; reading never makes it.
+- Which shards are here is the business of `shards`. The topic is made when the first member or commit needs it; reading
+  never makes it.
 - Every method returns when its answer may go out, and raises ApiError if there can be none. Errors that are part of an
   answer are in the answer.
 - What there is to read is shown to the groups whenever the image changes.
@@ -12,12 +13,14 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
 from headrace.broker.group_shard import GroupLog, GroupShard, OffsetsLog
+from headrace.broker.internal_topics import OFFSETS_TOPIC
+from headrace.broker.shards import Shards, partition_for
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.commands import (
     Answer,
@@ -54,32 +57,13 @@ from headrace.group.topics import Grouped, Topic
 
 if TYPE_CHECKING:
     from headrace.broker.image import Image, TopicImage
+    from headrace.broker.partition import Partition
+    from headrace.broker.shards import ShardedTopic
     from headrace.core.ports import Clock, Workers
     from headrace.group.settings import GroupSettings
     from headrace.group.topics import Topics
 
-__all__ = ["GroupCoordinator", "GroupLog", "OffsetsLog", "OffsetsTopic", "partition_for"]
-
-
-class OffsetsTopic(Protocol):
-    """The offsets topic. A partition whose log is offline is None."""
-
-    def find(self) -> Sequence[GroupLog | None]:
-        """Its partitions in order; none if there is no such topic yet."""
-
-    async def ensure(self) -> Sequence[GroupLog | None]:
-        """The same, after making the topic if need be. Raises ApiError."""
-
-
-def partition_for(group: str, partitions: int) -> int:
-    """Where Kafka keeps a group: Java's hash of its name, made positive, modulo the partitions."""
-    utf16 = group.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for at in range(0, len(utf16), 2):
-        value = (31 * value + (utf16[at] << 8 | utf16[at + 1])) & 0xFFFFFFFF
-    if value >= 1 << 31:
-        value -= 1 << 32
-    return (0 if value == -(1 << 31) else abs(value)) % partitions
+__all__ = ["GroupCoordinator", "GroupLog", "OffsetsLog", "partition_for"]
 
 
 class ImageTopics:
@@ -110,20 +94,19 @@ class GroupCoordinator:
     def __init__(
         self,
         settings: GroupSettings,
-        topic: OffsetsTopic,
+        topic: ShardedTopic,
         *,
         clock: Clock,
         workers: Workers,
         new_id: Callable[[], str],
     ) -> None:
         self._settings = settings
-        self._topic = topic
         self._clock = clock
         self._workers = workers
         self._new_id = new_id
-        self._shards: list[GroupShard | None] = []
+        self._shards: Shards[GroupShard] = Shards(OFFSETS_TOPIC, topic, self._shard)
         self._shown: Topics = ImageTopics({})
-        self._opening: asyncio.Task[None] | None = None
+        self._known: Mapping[str, TopicImage] | None = None
         self._forgetting: set[asyncio.Task[None]] = set()
         self._tokens = count(1)
         self._stopped = False
@@ -133,38 +116,40 @@ class GroupCoordinator:
     async def start(self, known_topics: Mapping[str, TopicImage] | None = None) -> None:
         """Load what there is; returns when it is loaded, or cannot be for now.
 
-        Offsets of topics that are not among `known_topics` are forgotten: a crash may have come between the deletion of
-        a topic and that of its offsets, and a new topic of that name must not inherit them.
+        Offsets of topics that are not among `known_topics` are forgotten when a shard is loaded: a crash may have come
+        between the deletion of a topic and that of its offsets, and a new topic of that name must not inherit them.
         """
         if known_topics is not None:
-            self._shown = ImageTopics(known_topics)
-        self._adopt(self._topic.find())
-        loading = [shard.load() for shard in self._ready_or_not()]
-        if loading:
-            await asyncio.wait(loading, timeout=60)
-        if known_topics is not None:
-            self._forget({topic for _, topic, _, _ in self.group_offsets() if topic not in known_topics})
+            self._known, self._shown = known_topics, ImageTopics(known_topics)
+        await self._shards.start()
 
     async def stop(self) -> None:
         self._stopped = True
-        for task in [*self._forgetting, *([self._opening] if self._opening is not None else [])]:
+        for task in self._forgetting:
             task.cancel()
-        await asyncio.gather(*(shard.stop() for shard in self._ready_or_not()))
+        await self._shards.stop()
+
+    def role_changed(self, partition: Partition) -> None:
+        """Partitions tell whom this node coordinates: one of their `watchers`."""
+        self._shards.changed(partition)
 
     def changed(self, old: Image, new: Image) -> None:
         """The image moved on: groups see it, and offsets of topics that are gone are forgotten.
 
         To subscribe to the controller.
         """
+        self._known = new.topics
         if old.topics != new.topics:
             self._shown = ImageTopics(new.topics)
-            for shard in self._ready_or_not():
+            for shard in self._shards:
                 shard.show(self._shown)
-        self._forget(
+        gone = frozenset(
             name
             for name, topic in old.topics.items()
             if name not in new.topics or new.topics[name].topic_id != topic.topic_id
         )
+        for shard in self._shards:
+            self._forget(shard, gone)
 
     # -- members -------------------------------------------------------------------------------------------------
 
@@ -314,8 +299,8 @@ class GroupCoordinator:
         That the transaction includes the group's partition is for the caller to see to, right before: the offsets are
         appended before this first waits.
         """
-        if not self._shards:
-            await self._open()  # and what the caller knows is not true any more
+        if not self._shards.exist():
+            await self._shards.ensure()  # and what the caller knows is not true any more
             raise ApiError(ErrorCode.coordinator_load_in_progress)
         command = Commit(
             token=next(self._tokens),
@@ -341,7 +326,7 @@ class GroupCoordinator:
     ) -> tuple[FetchedOffset, ...]:
         """The offsets of `partitions`, in that order; of all that were committed if that is None. Raises ApiError."""
         asked = None if partitions is None else tuple(partitions)
-        if not self._shards:
+        if not self._shards.exist():
             return tuple(FetchedOffset(topic, partition) for topic, partition in asked or ())
         command = Fetch(
             token=next(self._tokens),
@@ -357,7 +342,7 @@ class GroupCoordinator:
 
     async def delete_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> PartitionErrors:
         asked = tuple(partitions)
-        if not self._shards:
+        if not self._shards.exist():
             error = ErrorCode.group_id_not_found if group else ErrorCode.invalid_group_id
             return PartitionErrors(error, (error,) * len(asked))
         command = DeleteOffsets(token=next(self._tokens), group=group, partitions=asked)
@@ -367,29 +352,27 @@ class GroupCoordinator:
         """The topics are deleted: so are their offsets, in every group."""
         topics = frozenset(names)
         await asyncio.gather(
-            *(shard.ask(ForgetTopics(token=next(self._tokens), topics=topics)) for shard in self._ready_or_not())
+            *(shard.ask(ForgetTopics(token=next(self._tokens), topics=topics)) for shard in self._shards)
         )
 
     # -- groups --------------------------------------------------------------------------------------------------
 
     async def describe(self, group: str) -> Description:
-        if not self._shards:
+        if not self._shards.exist():
             return Description(group=group, found=False, fault=f"Group {group} not found.", state=State.DEAD)
         return cast(Description, await self._ask(Describe(token=next(self._tokens), group=group)))
 
     async def describe_consumer(self, group: str) -> ConsumerDescription:
-        if not self._shards:
+        if not self._shards.exist():
             return ConsumerDescription(group=group, fault=f"Group {group} not found.")
         return cast(ConsumerDescription, await self._ask(DescribeConsumer(token=next(self._tokens), group=group)))
 
     async def list(self) -> list[ListedGroup]:
-        answers = await asyncio.gather(
-            *(shard.ask(ListGroups(token=next(self._tokens))) for shard in self._ready_or_not())
-        )
+        answers = await asyncio.gather(*(shard.ask(ListGroups(token=next(self._tokens))) for shard in self._shards))
         return [row for answer in answers for row in cast(Listing, answer).groups]
 
     async def delete(self, group: str) -> ErrorCode:
-        if not self._shards:
+        if not self._shards.exist():
             return ErrorCode.group_id_not_found
         return cast(Outcome, await self._ask(Delete(token=next(self._tokens), group=group))).error
 
@@ -397,76 +380,47 @@ class GroupCoordinator:
 
     def group_offsets(self) -> Iterator[tuple[str, str, int, int]]:
         """(group, topic, partition, committed offset) of everything committed."""
-        for shard in self._ready_or_not():
+        for shard in self._shards:
             if shard.machine is not None:
                 yield from shard.machine.committed()
 
     def states(self) -> dict[str, int]:
         """How many groups are in each state."""
         counts = {str(state): 0 for state in State if state is not State.DEAD}
-        for shard in self._ready_or_not():
+        for shard in self._shards:
             for state in () if shard.machine is None else shard.machine.states():
                 counts[state] += 1
         return counts
 
     # -- shards --------------------------------------------------------------------------------------------------
 
-    def _ready_or_not(self) -> Iterator[GroupShard]:
-        return (shard for shard in self._shards if shard is not None)
+    async def coordinator(self, group: str) -> int | None:
+        """The partition in which a group lives; None if there is none, and none is needed. Raises ApiError."""
+        return await self._shards.whereabouts(group)
 
     async def _ask(self, command: Command) -> Answer:
-        if not self._shards:
-            await self._open()
+        await self._shards.ensure()
         assert not isinstance(command, ListGroups | ForgetTopics)
-        shard = self._shards[partition_for(command.group, len(self._shards))]
-        if shard is None:
-            raise ApiError(ErrorCode.coordinator_not_available, "The log of this group is offline.")
-        return await shard.ask(command)
+        return await self._shards.find(command.group).ask(command)
 
-    async def _open(self) -> None:
-        """Make the topic, once for all who ask; a caller that goes away does not stop it."""
-        if self._stopped:
-            raise ApiError(ErrorCode.coordinator_not_available, "The group coordinator is stopping.")
-        opening = self._opening
-        if opening is None or opening.done():
-            opening = self._opening = asyncio.get_running_loop().create_task(self._make())
-        try:
-            await asyncio.shield(opening)
-        except ApiError as error:
-            raise ApiError(ErrorCode.coordinator_not_available, f"No offsets topic: {error}") from error
-        if not self._shards:
-            raise ApiError(ErrorCode.coordinator_not_available, "The offsets topic has no partitions.")
-
-    async def _make(self) -> None:
-        logs = await self._topic.ensure()
-        if self._shards or self._stopped:
-            return
-        shards = [self._shard(log) for log in logs]
-        # A new topic is empty: members need not be sent away while it is loaded.
-        loading = [shard.load() for shard in shards if shard is not None]
-        if loading:
-            await asyncio.wait(loading, timeout=1)
-        self._shards = shards
-
-    def _adopt(self, logs: Sequence[GroupLog | None]) -> None:
-        self._shards = [self._shard(log) for log in logs]
-
-    def _shard(self, log: GroupLog | None) -> GroupShard | None:
-        if log is None:
-            return None
-        shard = GroupShard(log, self._settings, clock=self._clock, workers=self._workers)
+    def _shard(self, log: GroupLog) -> GroupShard:
+        shard = GroupShard(log, self._settings, clock=self._clock, workers=self._workers, on_loaded=self._loaded)
         shard.show(self._shown)
         return shard
 
-    def _forget(self, topics: Iterable[str]) -> None:
-        gone = frozenset(topics)
-        if gone and self._shards:
-            task = asyncio.get_running_loop().create_task(self._forget_quietly(gone))
+    def _loaded(self, shard: GroupShard) -> None:
+        if self._known is not None and shard.machine is not None:
+            known = self._known
+            self._forget(shard, frozenset(topic for _, topic, _, _ in shard.machine.committed() if topic not in known))
+
+    def _forget(self, shard: GroupShard, topics: frozenset[str]) -> None:
+        if topics and not self._stopped:
+            task = asyncio.get_running_loop().create_task(self._forget_quietly(shard, topics))
             self._forgetting.add(task)
             task.add_done_callback(self._forgetting.discard)
 
-    async def _forget_quietly(self, topics: frozenset[str]) -> None:
+    async def _forget_quietly(self, shard: GroupShard, topics: frozenset[str]) -> None:
         try:
-            await self.forget_topics(topics)
+            await shard.ask(ForgetTopics(token=next(self._tokens), topics=topics))
         except ApiError:
-            pass  # the log is offline or loading; the next start forgets them
+            pass  # the log is offline or loading; whoever loads it forgets them

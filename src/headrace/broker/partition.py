@@ -40,6 +40,15 @@ NOBODY: Final = -1
 READ_CHUNK_BYTES = 8 * 1024 * 1024
 
 
+class Guard:
+    """Somebody asks another node about a producer's transaction, and wants to know if it ends meanwhile."""
+
+    __slots__ = ("broken",)
+
+    def __init__(self) -> None:
+        self.broken = False
+
+
 class Partition:
     """One replica; ours."""
 
@@ -50,6 +59,7 @@ class Partition:
         "_copies",
         "_cut",
         "_grown_bytes",
+        "_guards",
         "_polls",
         "_stable_offset",
         "_touched",
@@ -109,6 +119,7 @@ class Partition:
         self._commits: deque[tuple[int, Commit[Any]]] = deque()
         self._polls: dict[Poll, None] = {}
         self._copies: dict[Poll, None] = {}  # of followers, who need not wait for the high watermark
+        self._guards: dict[int, list[Guard]] = {}
         self._cut: asyncio.Task[None] | None = None
         self._grown_bytes = 0
         self.configured()
@@ -182,6 +193,8 @@ class Partition:
         self.leads = self._alone = False
         self.replicas = None
         self.may_mark = self.on_marker = None
+        for producer_id in list(self._guards):
+            self._break(producer_id)
         self.fail(ApiError(ErrorCode.not_leader_or_follower, "Another node leads the partition now."))
 
     @property
@@ -356,9 +369,29 @@ class Partition:
         )
         return self.append(data, list(batch.headers(data))).last_offset + 1
 
-    def write_marker(self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int) -> int:
+    def guard(self, producer_id: int) -> Guard:
+        """What is broken when a marker of this producer is written, or another leads; to be released."""
+        guard = Guard()
+        self._guards.setdefault(producer_id, []).append(guard)
+        return guard
+
+    def release(self, producer_id: int, guard: Guard) -> None:
+        guards = self._guards.get(producer_id, [])
+        if guard in guards:
+            guards.remove(guard)
+            if not guards:
+                del self._guards[producer_id]
+
+    def _break(self, producer_id: int) -> None:
+        for guard in self._guards.pop(producer_id, ()):
+            guard.broken = True
+
+    def write_marker(
+        self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, bumped: bool = False
+    ) -> int:
         """End a producer's transaction here; returns the offset after the marker, which is not committed yet.
 
+        `bumped`: its epoch is higher than that of the records that it ends, so that an old one can be told.
         Raises ApiError: invalid_producer_epoch, transaction_coordinator_fenced, kafka_storage_error.
         """
         if not self.leads:
@@ -374,9 +407,11 @@ class Partition:
                 Marker(commit, coordinator_epoch),
                 leader_epoch=self.leader_epoch,
                 now_ms=self._clock.now_ms(),
+                bumped=bumped,
             )
         except StorageError as error:
             raise self._storage_fault(error) from error
+        self._break(producer_id)
         self._grew(self.log.size_bytes - size_bytes)
         if self.on_marker is not None:
             self.on_marker(self, producer_id, producer_epoch, commit)
@@ -459,13 +494,18 @@ class Partition:
         """The same, batch by batch."""
         log = self.log
         offset = log.start_offset
-        while (span := log.locate(offset, READ_CHUNK_BYTES, log.end_offset)) is not None:
+        while self._must_lead() and (span := log.locate(offset, READ_CHUNK_BYTES, log.end_offset)) is not None:
             data = span.read()
             for header in batch.headers(data):
                 if not batch.crc_matches(data, header):
                     raise StorageError(f"{self.topic}-{self.index}: bad checksum at offset {header.base_offset}")
                 yield header, [record for record in batch.records(data, header) if record.offset >= offset]
             offset = span.next_offset
+
+    def _must_lead(self) -> bool:
+        if not self.leads:
+            raise ApiError(ErrorCode.not_leader_or_follower)
+        return True
 
     def delete_before(self, offset: int) -> int:
         """Forget records below `offset`; -1 means the high watermark. Returns the new start offset."""

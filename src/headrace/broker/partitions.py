@@ -63,7 +63,7 @@ class Partitions:
         self._disk = disk
         self._memory = memory
         self._configs = configs
-        self._node_id = node_id
+        self.node_id = node_id
         self._producer_expiry_ms = producer_expiry_ms
         self._clock = clock
         self._workers = workers
@@ -118,7 +118,7 @@ class Partitions:
         self._image = image
         for topic in image.topics.values():
             for record in topic.partitions:
-                if self._node_id in record.replicas:
+                if self.node_id in record.replicas:
                     log = self._open(topic.name, record.index, topic.topic_id, self._config(topic, image))
                     self._adopt(topic, record, log)
         if is_current:
@@ -155,7 +155,7 @@ class Partitions:
         present = self._replicas.get(topic.name, {})
         for record in topic.partitions:
             partition = present.get(record.index)
-            if self._node_id not in record.replicas:
+            if self.node_id not in record.replicas:
                 if partition is not None:
                     self._drop(partition)
                 self._opening.pop((topic.name, record.index), None)
@@ -167,14 +167,14 @@ class Partitions:
 
     def _assign(self, partition: Partition, record: PartitionRecord) -> None:
         """Let a partition lead or follow, as its record says."""
-        if partition.record == record and (partition.leads or record.leader != self._node_id):
+        if partition.record == record and (partition.leads or record.leader != self.node_id):
             return
         if partition.log.cutting:
             partition.when_idle(partial(self._assign_later, partition))
             return
         before = (partition.leads, partition.leader, partition.leader_epoch)
         leaders = self._leaders.setdefault(partition.topic, {})
-        if record.leader == self._node_id and (self._is_registered or record.replicas == (self._node_id,)):
+        if record.leader == self.node_id and (self._is_registered or record.replicas == (self.node_id,)):
             partition.become_leader(record)
             leaders[partition.index] = partition
         else:
@@ -216,7 +216,7 @@ class Partitions:
             opened = await self._workers.run(partial(self._open, *place, topic_id, self._config(topic, self._image)))
             now = self._image.topics.get(place[0])
             record = self._image.partition(*place)
-            if now is not None and record is not None and now.topic_id == topic_id and self._node_id in record.replicas:
+            if now is not None and record is not None and now.topic_id == topic_id and self.node_id in record.replicas:
                 self._adopt(now, record, opened)
             elif isinstance(opened, Log):
                 await self._workers.run(partial(_quietly, opened.delete))
@@ -297,7 +297,7 @@ class Partitions:
             log_path(topic.name, record.index)
             for topic in image.topics.values()
             for record in topic.partitions
-            if self._node_id in record.replicas
+            if self.node_id in record.replicas
         }
         for name in self._disk.names("topics"):
             if name.endswith(".deleted"):

@@ -6,6 +6,8 @@ Rules:
 - Markers are tried until they are written. A partition that no longer exists needs none.
 - If an append or a commit fails, memory may be ahead of the log: the machine is thrown away and a new one is built from
   the log, which goes on with what was prepared. Until then: COORDINATOR_LOAD_IN_PROGRESS.
+- When another node leads the partition the shard is of no more use, and everyone is told NOT_COORDINATOR. Its markers
+  carry the leader epoch of its partition: those of a later coordinator count for more.
 - A caller that goes away loses its answer only; what was decided stays decided.
 - The log is rewritten as it grows: the live records are appended again, then everything before them is forgotten. A
   crash in between leaves both, and replaying both gives the same state.
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MARKER_RETRY_SECONDS: Final = 0.05
-MARKER_RETRY_SECONDS_MAX: Final = 5.0
+MARKER_RETRY_SECONDS_MAX: Final = 1.0
 # The partition has seen a later epoch of this producer: the transaction that the marker would end is over there.
 NEEDS_NO_MARKER: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_producer_epoch})
 
@@ -48,9 +50,20 @@ class MarkerWriter(Protocol):
     """Writes the markers that end a transaction in a partition, wherever its leader is."""
 
     async def write(
-        self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
+        self,
+        topic: str,
+        partition: int,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        coordinator_epoch: int,
+        *,
+        bumped: bool = False,
     ) -> None:
-        """Returns when the marker is committed. Raises ApiError; UNKNOWN_TOPIC_OR_PARTITION if there is none."""
+        """Returns when the marker is committed. Raises ApiError; UNKNOWN_TOPIC_OR_PARTITION if there is none.
+
+        `bumped`: the epoch is higher than that of the records, by the newer protocol.
+        """
 
 
 class TransactionShard:
@@ -82,6 +95,8 @@ class TransactionShard:
         self._loading: asyncio.Task[None] | None = None
         self._compacting: asyncio.Task[None] | None = None
         self._stopped = False
+        self._moved = False
+        self._epoch = log.leader_epoch  # in which this shard coordinates
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -132,6 +147,13 @@ class TransactionShard:
             self._loading.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def resign(self) -> None:
+        """Another node leads the partition now, and goes on with what was prepared."""
+        self._stopped = self._moved = True
+        self._abandon()
+        if self._loading is not None:
+            self._loading.cancel()
+
     # -- commands ------------------------------------------------------------------------------------------------
 
     def put(self, command: Command) -> Answer:
@@ -172,6 +194,8 @@ class TransactionShard:
 
     def _ready(self) -> Transactions:
         if self.machine is None:
+            if self._moved:
+                raise ApiError(ErrorCode.not_coordinator, "The transactional id has another coordinator now.")
             stopped = self._stopped
             raise ApiError(
                 ErrorCode.coordinator_not_available if stopped else ErrorCode.coordinator_load_in_progress,
@@ -199,7 +223,9 @@ class TransactionShard:
         except (ApiError, StorageError) as error:
             if machine is self.machine is not None:
                 self._rebuild(error)
-            raise ApiError(ErrorCode.coordinator_not_available, str(error)) from error
+            moved = self._moved or (isinstance(error, ApiError) and error.code is ErrorCode.not_leader_or_follower)
+            code = ErrorCode.not_coordinator if moved else ErrorCode.coordinator_not_available
+            raise ApiError(code, str(error)) from error
 
     def _now(self) -> Now:
         return Now(round(self._loop.time() * 1000), self._clock.now_ms())
@@ -265,7 +291,12 @@ class TransactionShard:
         while True:
             try:
                 await self._markers.write(
-                    *partition, markers.producer_id, markers.producer_epoch, markers.commit, self._log.leader_epoch
+                    *partition,
+                    markers.producer_id,
+                    markers.producer_epoch,
+                    markers.commit,
+                    self._epoch,
+                    bumped=markers.bumped,
                 )
                 return
             except ApiError as error:

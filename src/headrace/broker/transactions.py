@@ -2,7 +2,8 @@
 
 Rules:
 - A transactional id lives in one partition of the transaction topic, chosen by Kafka's own formula, for ever.
-- The topic is made when the first producer needs it; looking never makes it.
+- Which shards are here is the business of `shards`. The topic is made when the first producer needs it; looking never
+  makes it.
 - Every method returns when its answer may go out, and raises ApiError if there can be none.
 - A request that comes while the transaction before it is being ended waits a moment for that, since a client that is
   told CONCURRENT_TRANSACTIONS comes back much later than that takes. What comes behind it with the same transactional
@@ -14,13 +15,14 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
-from headrace.broker.groups import partition_for
+from headrace.broker.internal_topics import OFFSETS_TOPIC
+from headrace.broker.shards import Shards, partition_for
 from headrace.broker.transaction_shard import MarkerWriter, TransactionLog, TransactionShard
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.txn.commands import (
@@ -36,23 +38,21 @@ from headrace.txn.commands import (
 )
 
 if TYPE_CHECKING:
-    from headrace.broker.groups import OffsetsTopic
+    from headrace.broker.partition import Partition
+    from headrace.broker.shards import ShardedTopic
     from headrace.core.ports import Clock, Workers
     from headrace.txn.records import TopicPartition, Transaction
     from headrace.txn.settings import TransactionSettings
 
 __all__ = [
-    "LocalMarkers",
     "MarkerWriter",
     "TransactionCoordinator",
     "TransactionLog",
-    "TransactionTopic",
     "commit_error",
     "produce_error",
 ]
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 ABORTABLE_FROM: Final = 11  # Produce, from which clients know TRANSACTION_ABORTABLE
 IMPLICIT_FROM: Final = 12  # Produce, from which partitions register themselves (KIP-890)
 COMMIT_ABORTABLE_FROM: Final = 4  # TxnOffsetCommit, likewise
@@ -60,40 +60,6 @@ COMMIT_IMPLICIT_FROM: Final = 5
 NOT_NOW: Final = frozenset(
     {ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available, ErrorCode.not_coordinator}
 )
-
-
-class TransactionTopic(Protocol):
-    """The transaction topic. A partition whose log is offline is None."""
-
-    def find(self) -> Sequence[TransactionLog | None]:
-        """Its partitions in order; none if there is no such topic yet."""
-
-    async def ensure(self) -> Sequence[TransactionLog | None]:
-        """The same, after making the topic if need be. Raises ApiError."""
-
-
-class Markable(Protocol):
-    """What a marker needs of a partition that we lead."""
-
-    def write_marker(self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int) -> int: ...
-
-    async def committed(self, next_offset: int) -> None: ...
-
-
-class LocalMarkers:
-    """Markers for partitions that this broker leads itself: a MarkerWriter. `find` raises ApiError."""
-
-    def __init__(self, find: Callable[[str, int], Markable]) -> None:
-        self._find = find
-
-    async def write(
-        self, topic: str, partition: int, producer_id: int, producer_epoch: int, commit: bool, coordinator_epoch: int
-    ) -> None:
-        found = self._find(topic, partition)
-        next_offset = found.write_marker(
-            producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch
-        )
-        await found.committed(next_offset)
 
 
 class _Turns:
@@ -122,40 +88,39 @@ class TransactionCoordinator:
     def __init__(
         self,
         settings: TransactionSettings,
-        topic: TransactionTopic,
+        topic: ShardedTopic,
         markers: MarkerWriter,
         *,
-        offsets_topic: OffsetsTopic,
+        offsets_topic: ShardedTopic,
         next_producer_id: Callable[[], Awaitable[int]],
         clock: Clock,
         workers: Workers,
     ) -> None:
         self._settings = settings
-        self._topic = topic
         self._markers = markers
         self._offsets_topic = offsets_topic
         self._next_producer_id = next_producer_id
         self._clock = clock
         self._workers = workers
-        self._shards: list[TransactionShard | None] = []
+        self._shards: Shards[TransactionShard] = Shards(TRANSACTION_TOPIC, topic, self._shard)
         self._turns = _Turns()
-        self._opening: asyncio.Task[None] | None = None
-        self._stopped = False
 
     # -- life ----------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Load what there is, and go on with what was being ended. Returns when all is loaded, or cannot be for now."""
-        self._shards = [self._shard(log) for log in self._topic.find()]
-        loading = [shard.load() for shard in self._present()]
-        if loading:
-            await asyncio.wait(loading, timeout=60)
+        await self._shards.start()
 
     async def stop(self) -> None:
-        self._stopped = True
-        if self._opening is not None:
-            self._opening.cancel()
-        await asyncio.gather(*(shard.stop() for shard in self._present()))
+        await self._shards.stop()
+
+    def role_changed(self, partition: Partition) -> None:
+        """Partitions tell whom this node coordinates: one of their `watchers`."""
+        self._shards.changed(partition)
+
+    async def coordinator(self, transactional_id: str) -> int | None:
+        """The partition in which an id lives; None if there is none, and none is needed. Raises ApiError."""
+        return await self._shards.whereabouts(transactional_id)
 
     # -- producers -----------------------------------------------------------------------------------------------
 
@@ -230,8 +195,6 @@ class TransactionCoordinator:
         An error per partition, in order.
         """
         asked = tuple(partitions)
-        if not self._shards:
-            return [_unknown(transactional_id)] * len(asked)
         command = Verify(
             transactional_id=transactional_id,
             producer_id=producer_id,
@@ -239,25 +202,25 @@ class TransactionCoordinator:
             partitions=asked,
         )
         try:
-            return [*(await self._find(transactional_id).verify(command)).errors]
+            if not self._shards.exist():
+                return [_unknown(transactional_id)] * len(asked)
+            return [*(await self._shards.find(transactional_id).verify(command)).errors]
         except ApiError as refusal:
             return [refusal.code] * len(asked)
 
     # -- to be looked at -----------------------------------------------------------------------------------------
 
     async def describe(self, transactional_id: str) -> Transaction | None:
-        if not self._shards:
+        if not self._shards.exist():
             return None
-        answer = await self._find(transactional_id).ask(Describe(transactional_id=transactional_id))
+        answer = await self._shards.find(transactional_id).ask(Describe(transactional_id=transactional_id))
         assert isinstance(answer, Description)
         return answer.transaction
 
     async def list(self) -> list[tuple[str, Transaction]]:
-        """All transactional ids. Raises ApiError if some are not loaded."""
+        """All transactional ids that are coordinated here. Raises ApiError if some are not loaded."""
         found = []
-        for shard in self._shards:
-            if shard is None:
-                raise ApiError(ErrorCode.coordinator_not_available, "A part of the transaction log is offline.")
+        for shard in self._shards.all_here():
             await shard.settle()
             if shard.machine is not None:
                 found += list(shard.machine.items())
@@ -265,21 +228,11 @@ class TransactionCoordinator:
 
     # -- shards --------------------------------------------------------------------------------------------------
 
-    def _present(self) -> Iterator[TransactionShard]:
-        return (shard for shard in self._shards if shard is not None)
-
-    def _find(self, transactional_id: str) -> TransactionShard:
-        shard = self._shards[partition_for(transactional_id, len(self._shards))]
-        if shard is None:
-            raise ApiError(ErrorCode.coordinator_not_available, "The log of this transactional id is offline.")
-        return shard
-
     async def _ask(self, command: InitProducer | AddPartitions | End) -> Identity:
         """Put a command, with a producer id if it needs one, and a little patience if another one is being ended."""
-        if not self._shards:
-            if not isinstance(command, InitProducer):
-                return Identity(_unknown(command.transactional_id))
-            await self._open()
+        if not isinstance(command, InitProducer) and not self._shards.exist():
+            return Identity(_unknown(command.transactional_id))
+        await self._shards.ensure()
         async with self._turns.turn(command.transactional_id):
             shard, answer = await self._decide(command)
         await shard.settled(command.transactional_id)
@@ -289,7 +242,7 @@ class TransactionCoordinator:
         loop = asyncio.get_running_loop()
         deadline: float | None = None
         while True:
-            shard = self._find(command.transactional_id)
+            shard = self._shards.find(command.transactional_id)
             answer = shard.put(command)
             if isinstance(answer, NeedsProducerId):
                 assert not isinstance(command, AddPartitions)
@@ -305,34 +258,7 @@ class TransactionCoordinator:
             if not await shard.ended(command.transactional_id, deadline - loop.time()):
                 return shard, answer
 
-    async def _open(self) -> None:
-        """Make the topic, once for all who ask; a caller that goes away does not stop it."""
-        if self._stopped:
-            raise ApiError(ErrorCode.coordinator_not_available, "The transaction coordinator is stopping.")
-        opening = self._opening
-        if opening is None or opening.done():
-            opening = self._opening = asyncio.get_running_loop().create_task(self._make())
-        try:
-            await asyncio.shield(opening)
-        except ApiError as error:
-            raise ApiError(ErrorCode.coordinator_not_available, f"No transaction topic: {error}") from error
-        if not self._shards:
-            raise ApiError(ErrorCode.coordinator_not_available, "The transaction topic has no partitions.")
-
-    async def _make(self) -> None:
-        logs = await self._topic.ensure()
-        if self._shards or self._stopped:
-            return
-        shards = [self._shard(log) for log in logs]
-        # A new topic is empty: producers need not be sent away while it is loaded.
-        loading = [shard.load() for shard in shards if shard is not None]
-        if loading:
-            await asyncio.wait(loading, timeout=1)
-        self._shards = shards
-
-    def _shard(self, log: TransactionLog | None) -> TransactionShard | None:
-        if log is None:
-            return None
+    def _shard(self, log: TransactionLog) -> TransactionShard:
         return TransactionShard(log, self._settings, self._markers, clock=self._clock, workers=self._workers)
 
 

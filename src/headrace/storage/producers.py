@@ -111,12 +111,18 @@ class Producers:
         same_epoch = header.producer_epoch == known.epoch
         return bool(header.attributes & CONTROL or (same_epoch and header.attributes & TRANSACTIONAL))
 
-    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
-        """Whether a marker of ours may be appended. Raises ApiError."""
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, bumped: bool = False
+    ) -> None:
+        """Whether a marker of ours may be appended. Raises ApiError.
+
+        `bumped`: it ends records of a lower epoch. If those that are open are of its own, it is an old one that comes
+        late, after the next transaction has begun.
+        """
         known = self._known.get(producer_id)
         if known is None:
             return
-        if producer_epoch < known.epoch:
+        if producer_epoch < known.epoch or (bumped and producer_epoch == known.epoch and known.first_offset >= 0):
             raise _fenced(producer_id, producer_epoch, known)
         if coordinator_epoch < known.coordinator_epoch:
             raise ApiError(

@@ -73,13 +73,20 @@ def is_commit(key: bytes | None) -> bool:
 
 
 def append_marker(
-    log: Log, producer_id: int, producer_epoch: int, marker: Marker, *, leader_epoch: int, now_ms: int
+    log: Log,
+    producer_id: int,
+    producer_epoch: int,
+    marker: Marker,
+    *,
+    leader_epoch: int,
+    now_ms: int,
+    bumped: bool = False,
 ) -> Appended:
     """End the producer's transaction in this log. There need be none: the marker fences what comes late all the same.
 
     Raises ApiError (invalid_producer_epoch, transaction_coordinator_fenced) or StorageError; then nothing was appended.
     """
-    log.producers.check_marker(producer_id, producer_epoch, marker.coordinator_epoch)
+    log.producers.check_marker(producer_id, producer_epoch, marker.coordinator_epoch, bumped=bumped)
     data = bytearray(build_marker(producer_id, producer_epoch, marker, now_ms))
     return log.append(data, list(batch.headers(data)), leader_epoch=leader_epoch, now_ms=now_ms)
 

@@ -111,13 +111,17 @@ Answer = Outcome | Identity | Verified | Description | NeedsProducerId
 
 
 class Markers(msgspec.Struct, frozen=True):
-    """Markers to write, and MarkersWritten to say when they are written."""
+    """Markers to write, and MarkersWritten to say when they are written.
+
+    `bumped`: the epoch is higher than that of the records that they end.
+    """
 
     transactional_id: str
     producer_id: int
     producer_epoch: int
     commit: bool
     partitions: tuple[TopicPartition, ...]
+    bumped: bool = False
 
 
 class Decision(NamedTuple):

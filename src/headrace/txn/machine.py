@@ -251,7 +251,14 @@ class Transactions:
         if prepared.partitions:
             commit = prepared.state is State.PREPARE_COMMIT
             step.markers.append(
-                Markers(step.name, prepared.producer_id, prepared.producer_epoch, commit, prepared.partitions)
+                Markers(
+                    step.name,
+                    prepared.producer_id,
+                    prepared.producer_epoch,
+                    commit,
+                    prepared.partitions,
+                    prepared.bumped,
+                )
             )
         else:
             self._finish(prepared, step)
