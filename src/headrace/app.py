@@ -61,7 +61,7 @@ from headrace.runtime.workers import ThreadWorkers
 from headrace.storage.catalog import PATH as CATALOG_PATH
 from headrace.storage.catalog import Catalog
 from headrace.storage.directory import PATH as META_PATH
-from headrace.storage.directory import Directory, leave_clean_mark, random_id, take_clean_mark
+from headrace.storage.directory import Directory, count_start, leave_clean_mark, random_id, take_clean_mark
 from headrace.storage.memory import MemoryFiles
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class Node:
         self._links: PeerLinks
         self._nodes: NodeWatch
         self._was_clean = False
+        self._start_number = 0
         self._may_be_clean = False
         self.addresses = Addresses("", 0)
 
@@ -167,6 +168,7 @@ class Node:
                 *(record.node_id, record.host, record.port, record.rack),
                 directory_id=directory.directory_id,
                 clean=self._was_clean,
+                start=self._start_number,
             )
         )
         service.node = service.image.brokers[record.node_id]
@@ -341,6 +343,7 @@ class Node:
         self._undo.callback(directory.release)
         self._membership.cluster_id = directory.cluster_id
         self._was_clean = directory.is_new or take_clean_mark(files)
+        self._start_number = count_start(files)
         self._undo.push_async_callback(self._mark_clean, files)
         return directory
 

@@ -42,6 +42,7 @@ class Register(msgspec.Struct, frozen=True, tag="register", array_like=True):
     rack: str | None
     directory_id: str
     clean: bool
+    start: int = 0  # which start of this node it is, so that one word twice, or late, changes nothing; 0: not counted
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered", array_like=True):

@@ -150,6 +150,11 @@ def register(image: Image, command: Register, policy: Policy) -> list[MetadataRe
             ErrorCode.duplicate_broker_registration,
             f"node {node_id} is registered with another data directory: is this the right disk?",
         )
+    if known is not None and known.epoch > 0 and command.start:
+        if command.start < known.start:
+            raise ApiError(ErrorCode.stale_broker_epoch, f"node {node_id} has started again since")
+        if command.start == known.start:
+            return []  # the same word again: its answer was lost, or it was on its way for long
     lone = all(other == node_id for other in image.brokers)
     node = BrokerRecord(
         node_id,
@@ -160,6 +165,7 @@ def register(image: Image, command: Register, policy: Policy) -> list[MetadataRe
         command.directory_id,
         fenced=not lone,
         draining=known.draining if known else False,
+        start=command.start,
     )
     others = alive(image) - {node_id}
 

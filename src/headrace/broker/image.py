@@ -34,6 +34,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, tag="broker", array_like=True):
     directory_id: str = ""
     fenced: bool = False
     draining: bool = False
+    start: int = 0  # of the node, as it counts them itself
 
 
 class RemoveBrokerRecord(msgspec.Struct, frozen=True, tag="remove-broker", array_like=True):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PATH: Final = "meta.json"
 FORMAT: Final = 1
 CLEAN: Final = "clean"  # there while no broker runs, if the last one ended cleanly
+STARTS: Final = "starts"
 SIGNS_OF_LIFE: Final = ("topics", "metadata", "stray", "catalog.sqlite")  # only a broker leaves these
 
 
@@ -87,6 +88,14 @@ class Directory:
 
     def release(self) -> None:
         self._held.release()
+
+
+def count_start(files: Files) -> int:
+    """The number of this start of a broker here: higher than that of every one before. Blocking."""
+    content = files.load(STARTS)
+    number = (int(content) if content is not None and content.isdigit() else 0) + 1
+    files.store(STARTS, str(number).encode())
+    return number
 
 
 def take_clean_mark(files: Files) -> bool:

@@ -256,6 +256,10 @@ class Fabric:
     def power_lost(self, owner: Owner, host: str) -> None:
         self._shut_doors(owner)
         self._dark[host] = None
+        for held in self._waiting.values():  # what it would have sent again
+            kept = [each for each in held if each[0].owner is not owner]
+            held.clear()
+            held.extend(kept)
         for transport in list(self.streams):
             if transport.owner is owner:
                 transport.vanished = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import traceback
@@ -10,12 +11,14 @@ from typing import TextIO
 
 from headrace.testing.sim.world import Options, Report, World
 
+SIMPLE = bool(os.environ.get("HEADRACE_SIM_SIMPLE"))
+
 
 def simulate(
     seed: int, *, nodes: int = 1, trace: bool = False, faults: bool = True, variant: str | None = None
 ) -> Report:
     """One history. Raises what it finds."""
-    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant)).run()
+    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant, simple=SIMPLE)).run()
 
 
 def replay_command(seed: int, nodes: int, variant: str | None = None) -> str:

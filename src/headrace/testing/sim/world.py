@@ -47,6 +47,7 @@ class Options:
     trace: bool = False
     faults: bool = True
     variant: str | None = None  # how the broker is broken on purpose
+    simple: bool = False  # idempotent producers only, on topics of one replica
     replication: int | None = None  # factor of the topics; None: as many as there are nodes, 3 at most
 
 
@@ -108,7 +109,7 @@ class World:
 
     @property
     def replication(self) -> int:
-        wanted = self.options.replication
+        wanted = 1 if self.options.simple else self.options.replication
         return min(3, len(self.machines)) if wanted is None else wanted
 
     @property
@@ -270,6 +271,8 @@ class World:
             producer = IdempotentProducer(self.client(name), self.history, orders, now_ms)
             self.producers.append(producer)
             self.spawn(Owner(name), producer.run())
+        if self.options.simple:
+            return
         for name, modern in (("tom", True), ("ute", False)):
             transactor = TransactionalProducer(self.client(name), self.history, orders, now_ms, modern=modern)
             self.transactors.append(transactor)
