@@ -35,11 +35,18 @@ def test_a_silent_node_is_probed_by_way_of_others_before_it_is_suspected() -> No
     solo = Solo([2, 3, 4, 5, 6])
     ping, body = solo.until(Ping)
     asked = [packet for packet in solo.run(0.6) if isinstance(packet.body, PingRequest)]
-    assert len({packet.to for packet in asked} - {ping.to}) == 3
+    assert len(asked) == len({packet.to for packet in asked} - {ping.to}) == 3
     assert all((packet.body.number, packet.body.target) == (body.number, ping.to) for packet in asked)
     assert solo.state(ping.to) is State.ALIVE
     solo.run(0.6)
     assert solo.state(ping.to) is State.SUSPECT
+
+
+def test_the_silent_node_itself_is_not_asked_to_probe_itself() -> None:
+    solo = Solo([2, 3, 4])
+    ping, _ = solo.until(Ping)
+    asked = [packet.to for packet in solo.run(0.6) if isinstance(packet.body, PingRequest)]
+    assert sorted(asked) == sorted({2, 3, 4} - {ping.to})
 
 
 @pytest.mark.parametrize("way", ["straight", "late", "by way of another"])

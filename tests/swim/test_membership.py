@@ -180,6 +180,14 @@ def test_the_gone_are_forgotten() -> None:
     assert solo.state(3) is None
 
 
+def test_those_who_came_back_are_not_forgotten() -> None:
+    solo = Solo([2, 3], SwimOptions(forget_s=20))
+    solo.hear(member(2), news=[member(3, state=State.DEAD)])
+    solo.hear(member(3, 1))
+    solo.run(25, answering=[2, 3])
+    assert solo.state(3) is State.ALIVE
+
+
 def test_a_roster_has_a_largest_size_and_the_gone_make_way() -> None:
     solo = Solo([2, 3], SwimOptions(max_members=5))
     for number in range(10, 200):

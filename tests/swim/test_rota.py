@@ -6,6 +6,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from swim_stage import Least
 
 from headrace.swim.rota import Rota
 
@@ -40,6 +41,27 @@ def test_nobody_waits_longer_than_two_rounds_less_one(size, seed, steps) -> None
             largest = max(len(rota), newest)
             waiting = 0 if rota.turn() == 0 else waiting + 1
             assert waiting <= 2 * largest - 1
+
+
+@settings(deadline=None)
+@given(st.integers(2, 20), st.integers(0, 1000), st.data())
+def test_who_comes_and_who_goes_costs_nobody_else_its_turn(size, seed, data) -> None:
+    rota = filled(size, seed)
+    [rota.turn() for _ in range(2 * size)]  # to the end of a round
+    had = [rota.turn() for _ in range(data.draw(st.integers(1, size - 1)))]
+    rota.remove(data.draw(st.sampled_from(had)))
+    rota.add(99)
+    left = set(range(size)) - set(had)
+    assert left <= {rota.turn() for _ in range(len(left) + 1)}
+
+
+def test_one_who_comes_among_those_who_had_their_turn_gives_nobody_a_second() -> None:
+    rota = Rota(Least())
+    for node in range(3):
+        rota.add(node)
+    first = [rota.turn(), rota.turn()]
+    rota.add(9)  # at the very front
+    assert rota.turn() not in first
 
 
 def test_rounds_have_different_orders() -> None:
