@@ -32,8 +32,14 @@ SPECULATION = {
 }
 
 
-def test_source_sink_and_a_pipeline_run_on_a_cluster_of_two_executors(tmp_path: Path) -> None:
-    History(tmp_path, 4, ("exactly_once", "letters"), (), per_batch=200, master=CLUSTER).run()
+def test_a_pipeline_from_topic_to_topics_runs_on_a_cluster_of_two_executors(tmp_path: Path) -> None:
+    """It takes the source, the sink and decoding along."""
+    History(tmp_path, 4, ("letters",), (), per_batch=200, master=CLUSTER).run()
+
+
+@pytest.mark.slow
+def test_source_and_sink_run_on_a_cluster_beside_a_pipeline(tmp_path: Path) -> None:
+    History(tmp_path, 4, (*COPIES, "table"), (), per_batch=200, master=CLUSTER).run()
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ BATCHES_PER_PORTION: Final = 3
 RUN_SECONDS: Final = 900.0
 _LOOK_SECONDS: Final = 0.05
 _STARTS_PER_BLOW: Final = 2
+_SPARE_STARTS: Final = 4  # Spark gives a Python worker some seconds to answer; a busy machine may take longer
 
 
 class HistoryError(AssertionError):
@@ -189,7 +190,7 @@ class History:
 
     def _start(self) -> DriverProcess:
         self.starts += 1
-        if self.starts > 2 + _STARTS_PER_BLOW * len(self.done):
+        if self.starts > _SPARE_STARTS + _STARTS_PER_BLOW * len(self.done):
             raise HistoryError(f"the driver fails although nothing was killed; {self}\n{self.tail()}")
         orders = Orders(
             str(self.folder),
