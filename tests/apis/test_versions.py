@@ -286,7 +286,20 @@ REQUESTS: dict[int, Any] = {
             }
         ]
     ),
+    45: lambda s: _only(
+        topics=[{"name": s.topic, "partitions": [{"partition_index": 0, "replicas": [1]}]}],
+        timeout=5000,
+        allow_replication_factor_change=True,
+    ),
     46: lambda s: _only(topics=[{"name": s.topic, "partition_indexes": [0]}], timeout=5000),
+    55: lambda s: _only(topics=[{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]),
+    57: lambda s: _only(
+        feature_updates=[
+            {"feature": "group.version", "max_version_level": 1, "allow_downgrade": False, "upgrade_type": 1}
+        ],
+        timeout=5000,
+        validate_only=False,
+    ),
     47: lambda s: _only(
         group_id=s.group, topics=[{"name": s.topic, "partitions": [{"partition_index": 0}]}]
     ),

@@ -7,8 +7,9 @@ from collections import Counter
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
-from headrace.broker.topics import NewPartitions, NewTopic, place
+from headrace.broker.topics import NewPartitions, NewTopic
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import PARTITIONS_PER_TOPIC
 
@@ -325,13 +326,45 @@ def test_growing_can_be_tried_without_doing_it(cluster):
     assert len(cluster.image.topics["a"].partitions) == 1
 
 
-def test_placement_never_puts_two_replicas_on_one_broker():
+def test_placement_is_even_and_never_puts_two_replicas_on_one_broker(make_cluster):
     for size in range(1, 6):
         for factor in range(1, size + 1):
-            placed = place(list(range(size)), 20, factor, shift=3)
+            cluster = make_cluster(brokers=size)
+            created(cluster, NewTopic("orders", 20, factor))
+            placed = [record.replicas for record in cluster.image.topics["orders"].partitions]
             assert all(len(set(replicas)) == factor for replicas in placed)
             load = Counter(broker for replicas in placed for broker in replicas)
-            assert max(load.values()) - min(load.values()) <= factor
+            assert max(load.values()) - min(load.values()) <= 1
+
+
+def fence(cluster, *nodes: int, draining: bool = False) -> None:
+    cluster.run(
+        cluster.controller.propose(
+            [replace(cluster.image.brokers[node], fenced=not draining, draining=draining) for node in nodes]
+        )
+    )
+
+
+def test_new_replicas_go_to_nodes_that_are_up_and_not_draining(three):
+    fence(three, 2)
+    fence(three, 3, draining=True)
+    assert refusal(three, NewTopic("more", 1, 2)) is ErrorCode.invalid_replication_factor
+    created(three, NewTopic("orders", 6, 1))
+    assert {record.replicas for record in three.image.topics["orders"].partitions} == {(1,)}
+
+
+def test_of_a_manual_assignment_those_that_are_up_are_in_sync(three):
+    fence(three, 2)
+    assert refusal(three, NewTopic("more", assignments=[(0, (2,))])) is ErrorCode.invalid_replica_assignment
+    created(three, NewTopic("orders", assignments=[(0, (2, 3, 1))]))
+    [record] = three.image.topics["orders"].partitions
+    assert (record.replicas, record.isr, record.leader) == ((2, 3, 1), (3, 1), 3)
+
+
+def test_internal_topics_have_three_replicas_or_as_many_as_there_are_nodes(three, cluster):
+    for here, factor in ((three, 3), (cluster, 1)):
+        [outcome] = here.run(here.topics.ensure([NewTopic("__consumer_offsets", 2)]))
+        assert [len(record.replicas) for record in outcome.topic.partitions] == [factor] * 2
 
 
 def test_without_brokers_nothing_can_be_placed(make_cluster):

@@ -23,9 +23,7 @@ ZERO_FROM = 4  # older clients fail on a supported feature whose minimum is 0 (K
 def handle(ctx: Context, request: Any) -> Answer:
     from headrace.apis import TABLE
 
-    features = {"group.version": GROUP_VERSION}
-    if TABLE.keys() >= TRANSACTIONS:
-        features["transaction.version"] = TRANSACTION_VERSION
+    features = finalized_features()
     return {
         "error_code": ErrorCode.none,
         "api_keys": [_row(api) for api in TABLE.values() if not api.for_peers],
@@ -39,6 +37,16 @@ def handle(ctx: Context, request: Any) -> Answer:
             {"name": name, "min_version_level": level, "max_version_level": level} for name, level in features.items()
         ],
     }
+
+
+def finalized_features() -> dict[str, int]:
+    """The level of each feature that is in force."""
+    from headrace.apis import TABLE
+
+    features = {"group.version": GROUP_VERSION}
+    if TABLE.keys() >= TRANSACTIONS:
+        features["transaction.version"] = TRANSACTION_VERSION
+    return features
 
 
 def unsupported() -> Answer:

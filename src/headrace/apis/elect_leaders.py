@@ -1,9 +1,8 @@
-"""ElectLeaders, versions 0-2: nothing to elect, so each partition that is asked for answers ELECTION_NOT_NEEDED.
+"""ElectLeaders, versions 0-2: preferred (0) and unclean (1) elections.
 
-With no list (all partitions), those that need no election are left out, as Kafka does. Partitions that do not exist
-answer UNKNOWN_TOPIC_OR_PARTITION. Election types are preferred (0) and unclean (1).
-
-Differs from Kafka: one node leads everything, so no election ever takes place.
+A preferred election gives a leadership back to the first replica, if that is in sync and up; an unclean one makes any
+replica that is up the leader where nobody in sync is, and may lose records. Partitions that need no election answer
+ELECTION_NOT_NEEDED; with no list (all partitions), those are left out, as Kafka does. The controller answers.
 """
 
 from __future__ import annotations
@@ -11,35 +10,44 @@ from __future__ import annotations
 from typing import Any
 
 from headrace.apis.api import Answer, Api, Context
+from headrace.broker import reassigning
 from headrace.core.errors import ApiError, ErrorCode
 
-ELECTION_TYPES = (0, 1)
+ELECTION_TYPES = (reassigning.PREFERRED, reassigning.UNCLEAN)
 
 
-def handle(ctx: Context, request: Any) -> Answer:
-    election_type = getattr(request, "election_type", 0)
-    if election_type not in ELECTION_TYPES:
-        raise ApiError(ErrorCode.invalid_request, f"Unknown election type {election_type}")
-    if request.topic_partitions is None:
-        return {
-            "replica_election_results": [{"topic": name, "partition_result": []} for name in ctx.service.image.topics]
-        }
+async def handle(ctx: Context, request: Any) -> Answer:
+    kind = getattr(request, "election_type", reassigning.PREFERRED)
+    if kind not in ELECTION_TYPES:
+        raise ApiError(ErrorCode.invalid_request, f"Unknown election type {kind}")
+    controller = ctx.service.controller
+    everything = request.topic_partitions is None
+    if everything:
+        topics = controller.proposed.topics.values()
+        asked = {topic.name: [record.index for record in topic.partitions] for topic in topics}
+    else:
+        asked = {topic.topic: list(topic.partitions) for topic in request.topic_partitions}
+    places = [(topic, index) for topic, indexes in asked.items() for index in indexes]
+    outcomes = await reassigning.elect(controller, places, kind)
     return {
         "replica_election_results": [
-            {"topic": asked.topic, "partition_result": [_outcome(ctx, asked.topic, i) for i in asked.partitions]}
-            for asked in request.topic_partitions
+            {
+                "topic": topic,
+                "partition_result": [
+                    _outcome(index, error)
+                    for index in indexes
+                    for error in (outcomes[topic, index],)
+                    if not (everything and error is not None and error.code is ErrorCode.election_not_needed)
+                ],
+            }
+            for topic, indexes in asked.items()
         ]
     }
 
 
-def _outcome(ctx: Context, topic: str, index: int) -> Answer:
-    image = ctx.service.image
-    if image.partition(topic, index) is not None:
-        code, message = ErrorCode.election_not_needed, "Leader election not needed for topic partition."
-    else:
-        code = ErrorCode.unknown_topic_or_partition
-        message = f"No such partition as {topic}-{index}" if topic in image.topics else f"No such topic as {topic}"
-    return {"partition_id": index, "error_code": code, "error_message": message}
+def _outcome(index: int, error: ApiError | None) -> Answer:
+    code = ErrorCode.none if error is None else error.code
+    return {"partition_id": index, "error_code": code, "error_message": None if error is None else str(error)}
 
 
 def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
@@ -47,13 +55,7 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return {
         "error_code": error.code,
         "replica_election_results": [
-            {
-                "topic": asked.topic,
-                "partition_result": [
-                    {"partition_id": index, "error_code": error.code, "error_message": str(error)}
-                    for index in asked.partitions
-                ],
-            }
+            {"topic": asked.topic, "partition_result": [_outcome(index, error) for index in asked.partitions]}
             for asked in request.topic_partitions or ()
         ],
     }

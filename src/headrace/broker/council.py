@@ -42,6 +42,7 @@ from headrace.broker.commands import (
 )
 from headrace.broker.image import ProducerIdsRecord
 from headrace.broker.post import ANSWER_BYTES, COMMAND_KEY, FORWARD_KEY, request_frame
+from headrace.broker.reassigning import rebalance
 from headrace.core.errors import ApiError, ErrorCode, LinkError, ProtocolError
 from headrace.raft.membership import Change, ChangeKind
 
@@ -77,7 +78,6 @@ class Council:
         *,
         links: Links | None = None,
         ensure_topic: Callable[[EnsureTopic], Awaitable[None]] | None = None,
-        rebalance: Callable[[Rebalance], Awaitable[Answer]] | None = None,
     ) -> None:
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -86,7 +86,6 @@ class Council:
         self._policy = policy
         self.links = links
         self.ensure_topic = ensure_topic
-        self.rebalance = rebalance
 
     @property
     def leader(self) -> int | None:
@@ -240,8 +239,7 @@ class Council:
         return Done(controller.applied_index)
 
     async def _rebalance(self, command: Rebalance) -> Answer:
-        assert self.rebalance is not None
-        return await self.rebalance(command)
+        return await rebalance(self._controller, command)
 
     async def _describe(self, command: Describe) -> Answer:
         controller = self._controller

@@ -128,6 +128,10 @@ class Consensus:
         return self.raft.commit_index
 
     @property
+    def last_index(self) -> int:
+        return self.raft.last_index
+
+    @property
     def membership(self) -> Membership:
         return self.raft.membership
 

@@ -26,6 +26,7 @@ from headrace.broker.image import (
     TopicImage,
     TopicRecord,
 )
+from headrace.broker.placement import Placing
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import INTERNAL_TOPICS, PARTITIONS_PER_REQUEST, PARTITIONS_PER_TOPIC, topic_name_fault
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
 
 METADATA_TOPIC = "__cluster_metadata"
+INTERNAL_REPLICATION_FACTOR = 3  # of the coordinators' topics, or as many as there are nodes
 CATCH_UP_S = 10.0  # that a node waits for a topic that was made elsewhere
 Replicas = tuple[int, ...]
 T = TypeVar("T")
@@ -176,11 +178,12 @@ class Topics:
         outcomes = {name: _refused(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in repeated}
         records: list[MetadataRecord] = []
         image = self._controller.proposed
+        placing = Placing(image)
         for topic in wanted:
             if topic.name in repeated:
                 continue
             try:
-                added = _added_partitions(image, topic, room=PARTITIONS_PER_REQUEST - len(records))
+                added = _added_partitions(image, topic, placing, room=PARTITIONS_PER_REQUEST - len(records))
             except ApiError as error:
                 outcomes[topic.name] = TopicOutcome(topic.name, error=error)
             else:
@@ -198,9 +201,10 @@ class Topics:
         outcomes: list[TopicOutcome] = []
         records: list[MetadataRecord] = []
         room = PARTITIONS_PER_REQUEST
+        placing = Placing(image)
         for topic in wanted:
             try:
-                made = self._decide_topic(image, topic, names, room=room, shrink=shrink)
+                made = self._decide_topic(image, topic, names, placing, room=room, shrink=shrink)
             except ApiError as error:
                 outcomes.append(TopicOutcome(topic.name, error=error))
                 continue
@@ -213,7 +217,7 @@ class Topics:
         return outcomes, records
 
     def _decide_topic(
-        self, image: Image, topic: NewTopic, names: Mapping[str, str], *, room: int, shrink: bool
+        self, image: Image, topic: NewTopic, names: Mapping[str, str], placing: Placing, *, room: int, shrink: bool
     ) -> TopicImage:
         """The topic as it would be. `names` are those taken, by collision key. Raises ApiError."""
         if topic.name in image.topics:
@@ -231,11 +235,11 @@ class Topics:
         if topic.assignments:
             placed = _manual_placement(image, topic, room)
         else:
-            placed = self._automatic_placement(image, topic, room, shrink=shrink)
-        partitions = tuple(_partition(topic.name, index, replicas) for index, replicas in enumerate(placed))
+            placed = self._automatic_placement(topic, placing, room, shrink=shrink)
+        partitions = tuple(_partition(image, topic.name, index, replicas) for index, replicas in enumerate(placed))
         return TopicImage(topic.name, self._new_id(), partitions, configs)
 
-    def _automatic_placement(self, image: Image, topic: NewTopic, room: int, *, shrink: bool) -> list[Replicas]:
+    def _automatic_placement(self, topic: NewTopic, placing: Placing, room: int, *, shrink: bool) -> list[Replicas]:
         if topic.replication_factor < -1 or topic.replication_factor == 0:
             raise ApiError(
                 ErrorCode.invalid_replication_factor,
@@ -250,24 +254,11 @@ class Topics:
         factor = topic.replication_factor
         if factor == -1:
             factor = self._settings.default_replication_factor
+            if topic.name in INTERNAL_TOPICS:
+                factor = max(factor, INTERNAL_REPLICATION_FACTOR)
             if shrink:
-                factor = max(1, min(factor, len(image.brokers)))
-        return place(sorted(image.brokers), count, factor, shift=len(image.topics))
-
-
-def place(brokers: Sequence[int], count: int, replication_factor: int, *, shift: int) -> list[Replicas]:
-    """Replicas for `count` partitions, round-robin over the brokers, beginning at number `shift`."""
-    if replication_factor > len(brokers):
-        raise ApiError(
-            ErrorCode.invalid_replication_factor,
-            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor of "
-            f"{replication_factor} cannot be reached because only {len(brokers)} broker(s) are registered.",
-        )
-    size = len(brokers)
-    return [
-        tuple(brokers[(shift + index + replica) % size] for replica in range(replication_factor))
-        for index in range(count)
-    ]
+                factor = max(1, min(factor, placing.size))
+        return placing.place(topic.name, range(count), factor)
 
 
 def _manual_placement(image: Image, topic: NewTopic, room: int) -> list[Replicas]:
@@ -319,7 +310,7 @@ def _check_replicas(image: Image, replicas: Replicas, factor: int | None) -> Non
         raise ApiError(ErrorCode.invalid_replica_assignment, f"The manual partition assignment includes {fault}")
 
 
-def _added_partitions(image: Image, wanted: NewPartitions, *, room: int) -> list[PartitionRecord]:
+def _added_partitions(image: Image, wanted: NewPartitions, placing: Placing, *, room: int) -> list[PartitionRecord]:
     topic = image.topics.get(wanted.name)
     if topic is None:
         raise ApiError(ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition.")
@@ -337,9 +328,7 @@ def _added_partitions(image: Image, wanted: NewPartitions, *, room: int) -> list
     first = topic.partitions[0].replicas
     placed: Sequence[Replicas]
     if wanted.assignments is None:
-        brokers = sorted(image.brokers)
-        shift = brokers.index(first[0]) if first[0] in image.brokers else 0
-        placed = place(brokers, additional, len(first), shift=shift + present)
+        placed = placing.place(wanted.name, range(present, wanted.count), len(first))
     else:
         if len(wanted.assignments) != additional:
             raise ApiError(
@@ -350,7 +339,7 @@ def _added_partitions(image: Image, wanted: NewPartitions, *, room: int) -> list
         for replicas in wanted.assignments:
             _check_replicas(image, replicas, len(first))
         placed = wanted.assignments
-    return [_partition(wanted.name, present + offset, replicas) for offset, replicas in enumerate(placed)]
+    return [_partition(image, wanted.name, present + offset, replicas) for offset, replicas in enumerate(placed)]
 
 
 def _decide_deletion(
@@ -418,8 +407,16 @@ def _check_count(total: int, additional: int, room: int) -> None:
         )
 
 
-def _partition(topic: str, index: int, replicas: Replicas) -> PartitionRecord:
-    return PartitionRecord(topic, index, replicas, replicas, leader=replicas[0], leader_epoch=0)
+def _partition(image: Image, topic: str, index: int, replicas: Replicas) -> PartitionRecord:
+    """A new partition: whoever is up is in sync, and the first of them leads."""
+    isr = tuple(node for node in replicas if image.is_up(node))
+    if not isr:
+        raise ApiError(
+            ErrorCode.invalid_replica_assignment,
+            f"All brokers specified in the manual partition assignment for partition {index} are fenced or in "
+            "controlled shutdown.",
+        )
+    return PartitionRecord(topic, index, replicas, isr, leader=isr[0], leader_epoch=0)
 
 
 def _without_nulls(configs: Mapping[str, str | None]) -> dict[str, str]:
