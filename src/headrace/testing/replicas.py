@@ -105,13 +105,13 @@ class ReplicaNode:
         self.partitions.changed(old, image)
 
     def get(self, index: int = 0) -> Partition:
-        found = self.partitions.replica(TOPIC, index)
+        found = self.partitions.replica(self.cluster.topic, index)
         assert found is not None
         return found
 
     def append(self, *values: bytes, index: int = 0) -> int:
         """Append one batch as the leader; returns the offset after it. Raises ApiError."""
-        partition = self.partitions.get(TOPIC, index)
+        partition = self.partitions.get(self.cluster.topic, index)
         data = bytearray(batch.build([(None, value) for value in values], timestamp_ms=1000))
         return partition.append(data, list(batch.headers(data))).last_offset + 1
 
@@ -171,7 +171,8 @@ class NodeLinks:
 class ReplicaCluster:
     """See the module."""
 
-    def __init__(self, *node_ids: int, **config: Any) -> None:
+    def __init__(self, *node_ids: int, topic: str = TOPIC, **config: Any) -> None:
+        self.topic = topic
         self.loop = SimLoop()
         self.config = replace(TopicConfig(), **{"flush": "os", "storage": "disk", **config})
         self.delay_s = 0.001
@@ -212,15 +213,15 @@ class ReplicaCluster:
 
     def make_topic(self, *replicas: tuple[int, ...]) -> None:
         """One partition for each set of replicas, led by the first, all in sync."""
-        records: list[MetadataRecord] = [TopicRecord(TOPIC, TOPIC_ID)]
-        records += [PartitionRecord(TOPIC, n, nodes, nodes, nodes[0], 0) for n, nodes in enumerate(replicas)]
+        records: list[MetadataRecord] = [TopicRecord(self.topic, TOPIC_ID)]
+        records += [PartitionRecord(self.topic, n, nodes, nodes, nodes[0], 0) for n, nodes in enumerate(replicas)]
         self.decide(*records)
 
     def elect(self, leader: int, *, isr: tuple[int, ...] | None = None, index: int = 0) -> None:
         record = self.record(index)
         self.decide(
             PartitionRecord(
-                TOPIC,
+                self.topic,
                 index,
                 record.replicas,
                 record.isr if isr is None else isr,
@@ -231,7 +232,7 @@ class ReplicaCluster:
         )
 
     def record(self, index: int = 0) -> PartitionRecord:
-        return self.image.topics[TOPIC].partitions[index]
+        return self.image.topics[self.topic].partitions[index]
 
     leader = None
     leads = False
