@@ -118,6 +118,11 @@ class Node:
         self.stopped_cleanly = False
         self.leading: LeaderReplicas | None = None
 
+    @property
+    def end(self) -> tuple[int, int]:
+        """Where its log ends, and the epoch of what is last. An answer counts only for the end that asked for it."""
+        return len(self.log), self.log[-1].epoch if self.log else -1
+
     def epochs(self) -> Epochs:
         history = Epochs()
         for offset, record in enumerate(self.log):
@@ -184,10 +189,7 @@ class Partition:
             return
         if self.synced:
             node.synced = len(node.log)
-        last_epoch = node.log[-1].epoch if node.log else -1
-        self.fetches.append(
-            Fetch(node_id, node.broker_epoch, leader, node.view.leader_epoch, len(node.log), last_epoch)
-        )
+        self.fetches.append(Fetch(node_id, node.broker_epoch, leader, node.view.leader_epoch, *node.end))
 
     def deliver_fetch(self, number: int, answer_is_lost: bool) -> None:
         if not self.fetches:
@@ -215,7 +217,7 @@ class Partition:
         if parts is None:
             leader.leading.fetched(fetch.node, fetch.fetch_offset, fetch.broker_epoch, len(leader.log), self.now_s)
             self._acknowledge(leader)
-        is_there = node.is_up and node.broker_epoch == fetch.broker_epoch and len(node.log) == fetch.fetch_offset
+        is_there = node.is_up and node.broker_epoch == fetch.broker_epoch and node.end == fetch[-2:]
         if answer_is_lost or not is_there or (checks and node.view.leader_epoch != fetch.leader_epoch):
             return
         if node.leading is not None or fetch.node not in node.view.replicas:
