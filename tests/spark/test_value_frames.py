@@ -60,7 +60,7 @@ def test_formats_that_spark_reads_itself(spark: Any) -> None:
 def test_a_schema_is_inferred_from_a_sample(spark: Any) -> None:
     given = frame(spark, b'{"id":1,"tags":["x"]}', b'{"price":1.5,"at":{"x":true}}', b"broken", b"[1]", b"5")
     assert infer_schema(given).simpleString() == (
-        "struct<at:struct<x:boolean>,id:bigint,price:double,tags:array<string>>"
+        "struct<id:bigint,tags:array<string>,price:double,at:struct<x:boolean>>"
     )
     with pytest.raises(ConfigError, match="no schema can be inferred"):
         infer_schema(frame(spark, b"x", None))

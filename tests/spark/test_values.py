@@ -23,7 +23,6 @@ from headrace.core.errors import ConfigError
 from headrace.spark.values.avro_of_spark import avro_of
 from headrace.spark.values.avro_values import HEADER, AvroDecoder, AvroEncoder, avro_schema
 from headrace.spark.values.codec import DecodeColumn
-from headrace.spark.values.inferred import struct_of_variant
 from headrace.spark.values.json_values import JsonDecoder
 from headrace.spark.values.protobuf_values import ProtobufDecoder, ProtobufEncoder
 from headrace.spark.values.schemas import struct_of
@@ -197,15 +196,6 @@ def test_a_bad_schema_is_explained(tmp_path: Path) -> None:
         struct_of(tmp_path / "nowhere.json")
     with pytest.raises(ConfigError, match=r"the schema.a: one type is needed"):
         struct_of({"properties": {"a": {"type": ["string", "integer"]}}})
-
-
-def test_an_inferred_schema_is_read() -> None:
-    text = "OBJECT<id: BIGINT, `odd name`: STRING, price: DECIMAL(3,1), tags: ARRAY<OBJECT<x: VOID>>, v: VARIANT>"
-    assert struct_of_variant(text).simpleString() == (
-        "struct<id:bigint,odd name:string,price:double,tags:array<struct<x:string>>,v:string>"
-    )
-    with pytest.raises(ConfigError, match="cannot be understood"):
-        struct_of_variant("OBJECT<id: NEWTYPE>")
 
 
 # ---------------------------------------------------------------------------------------------- Avro

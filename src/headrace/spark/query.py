@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.core.config import suggestion
 from headrace.core.errors import HeadraceError
 from headrace.spark.cluster import Cluster
-from headrace.spark.infer import ddl_of, shape_of
 from headrace.spark.options import BOOTSTRAP, EARLIEST, LATEST, SourceOptions, parse
 from headrace.spark.options import Place as TopicPlace
 from headrace.spark.ranges import to_json
+from headrace.spark.values.shapes import ddl_of, shape_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -172,18 +172,16 @@ def infer_schema(frame: DataFrame, *, column: str = "value", sample: int = 1000)
     """The schema of JSON values, from the first records of a batch that are JSON objects. Raises ConfigError."""
     from pyspark.sql import functions as f
 
+    from headrace.spark.values.schemas import struct_of
+    from headrace.spark.values.shapes import ddl_of, shape_of
+
     if frame.isStreaming:
         raise ConfigError("a schema is inferred from a batch: read some of the topic with spark.read")
-    values = frame.select(f.try_parse_json(f.col(column).cast("string")).alias("value")).limit(sample)
-    row = values.where("value is not null and schema_of_variant(value) like 'OBJECT%'").select(
-        f.schema_of_variant_agg("value")
-    )
-    text = str(row.collect()[0][0])
-    if not text.startswith("OBJECT<") or text == "OBJECT<>":
+    rows = frame.select(f.col(column).cast("binary")).limit(sample).collect()
+    shape = shape_of((None if row[0] is None else bytes(row[0]) for row in rows), mostly=False)
+    if not shape:
         raise ConfigError(f"no schema can be inferred: none of {sample} records is a JSON object with fields")
-    from headrace.spark.values.inferred import struct_of_variant
-
-    return struct_of_variant(text)
+    return struct_of(ddl_of(shape))
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:

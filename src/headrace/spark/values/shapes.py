@@ -14,8 +14,8 @@ import msgspec
 Shape = Any  # "null", "boolean", "long", "double", "string", ("array", Shape) or a dict of fields
 
 
-def shape_of(values: Iterable[bytes | None]) -> dict[str, Shape] | None:
-    """The fields of JSON objects; None if most of the values are something else."""
+def shape_of(values: Iterable[bytes | None], *, mostly: bool = True) -> dict[str, Shape] | None:
+    """The fields of JSON objects; None if there are none, or (`mostly`) if as many values are something else."""
     found: dict[str, Shape] = {}
     objects = others = 0
     for value in values:
@@ -30,7 +30,7 @@ def shape_of(values: Iterable[bytes | None]) -> dict[str, Shape] | None:
             found = _merged(found, _shape(document))
         else:
             others += 1
-    return found if objects > others else None
+    return found if objects > (others if mostly else 0) else None
 
 
 def ddl_of(shape: dict[str, Shape]) -> str:
