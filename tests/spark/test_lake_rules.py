@@ -224,3 +224,55 @@ def test_two_writers_of_one_query_cannot_both_commit(tmp_path: Path) -> None:
     properties = CommitProperties(app_transactions=[Transaction("q", 1)])
     with pytest.raises(DeltaError):
         stale.create_write_transaction([], "append", stale.schema(), ["date"], commit_properties=properties)
+
+
+# upkeep
+
+
+def test_small_files_are_joined_when_there_are_enough(tmp_path: Path) -> None:
+    table = archive(tmp_path / "t", [(start, start + 2, [start, start + 1]) for start in range(0, 16, 2)])
+    assert len(table.files()) == 8
+    assert table.tidy(at_least=9) is None and len(table.files()) == 8
+    found = table.tidy(at_least=8)
+    assert found is not None and (found.files_before, found.files_after) == (8, 1)
+    proof = verify(str(tmp_path / "t"))
+    assert proof.holds and proof.partitions[0].rows == 16
+    assert table.ends() == {("t", 0): 16}
+    assert table.is_committed(("q", 7)) and not table.is_committed(("q", 8))
+    assert table.tidy(at_least=2) is None
+
+
+def test_only_the_day_with_the_most_small_files_is_touched(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t")
+    table.ensure(table_schema(RECORD, None), ["date"])
+    day_ms = 86_400_000
+    for number, day in enumerate([0, 1, 1, 1, 0]):
+        batch = records([number], [day * day_ms])
+        span, files = read_report(write_range(table.place, [batch], ("t", 0, number, number + 1), RECORD, None))
+        table.commit(files, transaction=("q", number), metadata=metadata_of([span]))
+    assert table.tidy(at_least=3) is not None
+    assert [part[:2] for part in table.describe().partitions] == [("date=1970-01-01", 2), ("date=1970-01-02", 1)]
+    assert verify(str(tmp_path / "t")).holds
+
+
+def test_a_file_that_is_large_enough_is_left_alone(tmp_path: Path) -> None:
+    table = archive(tmp_path / "t", [(start, start + 1, [start]) for start in range(4)])
+    assert table.tidy(at_least=2, target_bytes=64) is None and len(table.files()) == 4
+
+
+def test_an_empty_table_needs_no_upkeep(tmp_path: Path) -> None:
+    assert archive(tmp_path / "t", []).tidy(at_least=2) is None
+
+
+def test_an_archive_looks_only_when_it_is_worth_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.spark.lake.archive import Archived, Upkeep
+
+    looks: list[int] = []
+    table = Table(tmp_path / "t")
+    monkeypatch.setattr(Table, "tidy", lambda self, *, at_least: looks.append(at_least))
+    upkeep = Upkeep(table, 4)
+    for number in range(9):
+        upkeep.after(Archived(number, 1, 1, 1, 100))
+    assert looks == [4, 4, 4]  # at once, and then after every fourth file
+    Upkeep(table, 0).after(Archived(0, 1, 1, 1, 100))
+    assert len(looks) == 3

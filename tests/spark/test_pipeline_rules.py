@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,14 +18,14 @@ pytest.importorskip("pyspark")
 
 from headrace.cli import run
 from headrace.core.errors import ConfigError
-from headrace.spark.infer import ddl_of, shape_of
 from headrace.spark.java import feature, java_home
 from headrace.spark.pipeline import ready
 from headrace.spark.pipeline.config import FILE, load, parse, to_document
 from headrace.spark.pipeline.runner import cause
-from headrace.spark.pipeline.state import DEAD, NEVER, RUNNING, RunningError, State
+from headrace.spark.pipeline.state import DEAD, FAILED, NEVER, RUNNING, STOPPED, RunningError, State
 from headrace.spark.pipeline.watch import counted
 from headrace.spark.session import settings, with_retries
+from headrace.spark.values.shapes import ddl_of, shape_of
 
 GOOD: dict[str, Any] = {
     "name": "orders",
@@ -234,9 +236,45 @@ def test_a_shape_is_what_all_samples_have_in_common() -> None:
     shape = shape_of(values)
     assert shape is not None
     assert ddl_of(shape) == "`a` double, `b` array<double>, `c` struct<`d`: string>"
-    assert shape_of([b"x", b"1", b"{}"]) is None
+    assert shape_of([b"x", b"1", b'{"a": 1}']) is None
+    assert shape_of([b"x", b"1", b'{"a": 1}'], mostly=False) == {"a": "long"}
 
 
 @given(st.lists(st.binary(max_size=20)))
 def test_a_shape_can_be_asked_of_any_bytes(values: list[bytes]) -> None:
     shape_of(values)
+
+
+def test_a_killed_pipeline_can_be_stopped_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = State(tmp_path)
+    with state.held():
+        state.write(name="p", state=RUNNING, queries={})
+    assert State(tmp_path).read()["state"] == DEAD
+    assert run(["pipeline", "stop", str(tmp_path)]) == 0
+    assert "stopped p: it had been killed" in capsys.readouterr().out
+    assert State(tmp_path).read()["state"] == STOPPED and not State(tmp_path).should_stop()
+    assert run(["pipeline", "stop", str(tmp_path)]) == 2
+    assert "does not run" in capsys.readouterr().err
+
+
+def progress(batch: int, rows: int) -> dict[str, Any]:
+    source = {"startOffset": {"t": {"0": 0}}, "endOffset": {"t": {"0": rows}}, "latestOffset": {"t": {"0": rows}}}
+    return {"batchId": batch, "numInputRows": rows, "sources": [source], "durationMs": {"triggerExecution": 100}}
+
+
+def test_the_last_error_stays_when_a_query_runs_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from headrace.spark.pipeline.watch import Watch
+
+    watch = Watch(lambda: None)
+    watch.follow("id", "q")
+    watch.fail("q", "the broker is away")
+    watch.catch_up("q", [SimpleNamespace(json=json.dumps(progress(0, 10)))])
+    again = Watch(lambda: None, watch.queries)
+    again.follow("other id", "q")
+    for each in (watch, again):
+        assert each.queries["q"]["error"] == "the broker is away" and each.queries["q"]["error_at"] > 0
+    assert watch.queries["q"]["rows"] == 10 and again.queries["q"]["rows"] == 0
+    State(tmp_path).write(name="p", state=FAILED, error="it is broken", queries=watch.queries)
+    assert run(["pipeline", "status", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "p: failed" in out and "it is broken" in out and "the broker is away (0 s ago)" in out

@@ -124,7 +124,11 @@ def stop(folder: Folder = HERE) -> None:
     from headrace.spark.pipeline import state as states
 
     state = states.State(_home(folder))
-    if state.read()["state"] != states.RUNNING:
+    name = state.read().get("name", folder)
+    if state.bury():
+        print(f"stopped {name}: it had been killed; run goes on where it was")
+        return
+    if not state.is_held():
         raise UsageError(f"the pipeline in {folder} does not run")
     state.ask_to_stop()
     _wait_for_end(state)
@@ -213,10 +217,24 @@ def _cells(found: dict[str, Any]) -> list[tuple[Any, ...]]:
             f"{each.get('rate', 0):,.0f}/s",
             output.number(each.get("lag")),
             f"{each.get('batch_ms', 0):,} ms",
-            each.get("error") or "-",
+            _last_error(each),
         )
         for name, each in sorted(found["queries"].items())
     ]
+
+
+def _last_error(query: dict[str, Any]) -> str:
+    if not query.get("error"):
+        return "-"
+    at = query.get("error_at")
+    return query["error"] if at is None else f"{query['error']} ({_span(time.time() - at)} ago)"
+
+
+def _span(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 COLUMNS = ["QUERY", ">BATCHES", ">RECORDS", ">RATE", ">LAG", ">BATCH", "LAST ERROR"]
@@ -224,8 +242,9 @@ COLUMNS = ["QUERY", ">BATCHES", ">RECORDS", ">RATE", ">LAG", ">BATCH", "LAST ERR
 
 def _title(found: dict[str, Any]) -> str:
     age = time.time() - found["written_at"] if "written_at" in found else None
-    since = "" if age is None else f", heard of {age:.0f} s ago"
-    return f"{found.get('name', 'pipeline')}: {found['state']}{since}"
+    since = "" if age is None else f", heard of {_span(age)} ago"
+    why = f": {found['error']}" if found.get("error") else ""
+    return f"{found.get('name', 'pipeline')}: {found['state']}{since}{why}"
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -42,6 +42,7 @@ FORMAT: Final = "headrace_archive"
 PATH: Final = "archive.path"
 DATA: Final = "archive.data"  # the type of decoded values, as Spark's JSON
 QUERY_ID: Final = "sql.streaming.queryId"  # a local property of Spark's streaming threads
+COMPACT_AFTER: Final = 64
 _REPORT: Final = "report string"
 
 
@@ -123,6 +124,7 @@ class Archive:
     checkpoint: str
     data: str | None = None
     name: str = "archive"
+    compact_after: int = COMPACT_AFTER  # small files of one day, then they are joined between two batches; 0: never
     on_commit: Callable[[Archived], None] | None = None
 
     def start(
@@ -150,6 +152,7 @@ class Archive:
     def _sink(self, every: int) -> Callable[[DataFrame, int], None]:
         table = Table(self.path)
         on_commit = self.on_commit
+        upkeep = Upkeep(table, self.compact_after)
 
         def sink(reports: DataFrame, batch_id: int) -> None:
             query_id = reports.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
@@ -158,10 +161,26 @@ class Archive:
                 return
             found = commit(table, (row.report for row in reports.collect()), (query_id, batch_id))
             table.fold(at_least=every)
+            upkeep.after(found)
             if on_commit is not None:
                 on_commit(found)
 
         return sink
+
+
+class Upkeep:
+    """Joins small files now and then: it looks when as many files were added as one compaction is worth."""
+
+    def __init__(self, table: Table, compact_after: int) -> None:
+        self._table = table
+        self._after = compact_after
+        self._added = compact_after  # of what a run before this one left, nothing is known: look at once
+
+    def after(self, batch: Archived) -> None:
+        self._added += batch.files
+        if self._after and self._added >= self._after:
+            self._added = 0
+            self._table.tidy(at_least=self._after)
 
 
 def commit(table: Table, reports: Iterable[str], transaction: tuple[str, int]) -> Archived:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +31,7 @@ from headrace.spark.options import Place as TopicPlace
 
 TARGET_BYTES: Final = 128 << 20
 KEEP_HOURS: Final = 168
+COMPACTING_TASKS: Final = 2  # each may hold a file of the target's size
 _SETTINGS: Final = {"delta.checkpointInterval": "50"}
 
 
@@ -206,14 +208,40 @@ class Table:
         """Keep what old commits say of offsets beyond the time that Delta keeps them."""
         return ledger.fold(self.place, self.open(), at_least=at_least)
 
-    def compact(self, *, target_bytes: int = TARGET_BYTES) -> Compaction:
-        """Join small files. Readers notice nothing; the old files stay until `vacuum`."""
+    def compact(
+        self, *, target_bytes: int = TARGET_BYTES, only: Sequence[tuple[str, str, str]] | None = None
+    ) -> Compaction:
+        """Join small files, of all partitions or `only` some. Readers notice nothing; old files stay until `vacuum`."""
         self.fold()
         table = self.open()
         before = len(table.file_uris())
-        found = table.optimize.compact(target_size=target_bytes)
+        filters = None if only is None else list(only)
+        found = table.optimize.compact(filters, target_size=target_bytes, max_concurrent_tasks=COMPACTING_TASKS)
         table.create_checkpoint()
         return Compaction(before, len(self.files()), int(found["numFilesRemoved"]))
+
+    def tidy(self, *, at_least: int, target_bytes: int = TARGET_BYTES) -> Compaction | None:
+        """Compact the one partition with the most small files, if it has that many; None if none has, or if another
+        was faster. What this costs is bounded: a file of half the target's size counts as large enough.
+        """
+        table = self.open()
+        columns = list(table.metadata().partition_columns)
+        actions = pa.table(table.get_add_actions(flatten=True))
+        sizes = actions["size_bytes"].to_pylist()
+        places = zip(*(actions[f"partition.{each}"].to_pylist() for each in columns), strict=True)
+        small = Counter(
+            place
+            for place, size in zip(places if columns else [()] * len(sizes), sizes, strict=True)
+            if size < target_bytes // 2 and None not in place
+        )
+        place, count = small.most_common(1)[0] if small else ((), 0)
+        if count < at_least:
+            return None
+        only = [(name, "=", str(value)) for name, value in zip(columns, place, strict=True)]
+        try:
+            return self.compact(target_bytes=target_bytes, only=only or None)
+        except (CommitFailedError, DeltaError):
+            return None  # it is upkeep: the next look will find the same
 
     def vacuum(self, *, keep_hours: float = KEEP_HOURS, dry_run: bool = False, force: bool = False) -> list[str]:
         """Delete files that are no part of the table and older than `keep_hours`; those files.

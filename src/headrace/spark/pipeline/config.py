@@ -123,6 +123,7 @@ class ArchiveSink(Part, frozen=True, kw_only=True, tag="archive", tag_field="typ
     path: str
     name: str = ""
     schema: str = ""  # of JSON values, for typed columns beside the raw ones
+    compact_after: int = 64  # small files of one day; then they are joined, between two batches. 0: never
 
 
 class ConsoleSink(Part, frozen=True, kw_only=True, tag="console", tag_field="type"):
@@ -275,6 +276,8 @@ def _faults(pipeline: Pipeline) -> Iterable[str]:
         if sink.name in names:
             yield f"two sinks are called {sink.name!r}; give one a name"
         names.add(sink.name)
+        if isinstance(sink, ArchiveSink) and (sink.compact_after < 0 or sink.compact_after == 1):
+            yield f"sink {sink.name}: compact_after is 0 or a number of files from 2 on"
         if isinstance(sink, ArchiveSink) and not isinstance(pipeline.sources.get(sink.view), TopicSource):
             yield f"sink {sink.name}: an archive is made from a topic source, not from {sink.view!r}"
     if pipeline.trigger.once and pipeline.trigger.interval:

@@ -73,12 +73,13 @@ class Runner:
         self._once = once or pipeline.trigger.once
         self._say = say
         self._state = State(folder)
-        self._watch = Watch(self._tell)
+        self._watch = Watch(self._tell, self._state.read()["queries"])
         self._starts: dict[str, Start] = {}
         self._queries: dict[str, StreamingQuery] = {}
         self._failures: dict[str, tuple[int, int]] = {}  # in a row, and at which batch
         self._began_at = 0.0
         self._current = states.RUNNING
+        self._error = ""
         self.stop_asked = False  # set from a signal handler
 
     def run(self) -> None:
@@ -95,6 +96,7 @@ class Runner:
                 self._current = states.FINISHED if self._once and not self._wants_stop() else states.STOPPED
             except BaseException as error:
                 self._current = states.STOPPED if isinstance(error, KeyboardInterrupt) else states.FAILED
+                self._error = "" if isinstance(error, KeyboardInterrupt) else cause(str(error))
                 raise
             finally:
                 self._stop_all()
@@ -166,6 +168,7 @@ class Runner:
             self._checkpoint(sink.name),
             data=sink.schema or None,
             name=f"{self._pipeline.name}.{sink.name}",
+            compact_after=sink.compact_after,
         )
         every = interval(self._pipeline.trigger.interval) if self._pipeline.trigger.interval else None
         return lambda: archive.start(self._spark, once=self._once, interval=every)
@@ -226,6 +229,7 @@ class Runner:
         self._state.write(
             name=self._pipeline.name,
             state=self._current,
+            error=self._error,
             started_at=self._began_at,
             once=self._once,
             broker=self._pipeline.broker,

@@ -91,6 +91,14 @@ class State:
             found["state"] = DEAD
         return found
 
+    def bury(self) -> bool:
+        """Say of a runner that was killed that it is stopped; False if there is none."""
+        found = self.read()
+        if found["state"] != DEAD:
+            return False
+        self.write(**{**found, "state": STOPPED})
+        return True
+
     @property
     def _stop_file(self) -> Path:
         return self._folder / "stop"

@@ -1,7 +1,10 @@
 """How the queries of a pipeline go: Spark's progress events made into a few numbers per query.
 
-Rules: lag and rate are counted in offsets of the topics, so they are right also for queries whose rows never enter
-Spark. Nothing here may raise into Spark.
+Rules:
+- Lag and rate are counted in offsets of the topics, so they are right also for queries whose rows never enter Spark.
+- The last error of a query stays, with its time, until there is another: also when the query runs again, and for the
+  next run of the pipeline.
+- Nothing here may raise into Spark.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ from pyspark.sql.streaming.listener import (
 class Watch(StreamingQueryListener):
     """Keeps a document per query, by name; calls `changed` after every event."""
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], before: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self._changed = changed
+        self._before = before or {}  # what the run before this one left, by name
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
         self.queries: dict[str, dict[str, Any]] = {}
@@ -33,11 +37,24 @@ class Watch(StreamingQueryListener):
     def follow(self, query_id: str, name: str) -> None:
         """Watch a query. Others in the same session are none of our business."""
         self._names[query_id] = name
-        self.queries.setdefault(name, {"batch": -1, "rows": 0, "rate": 0.0, "lag": None, "batch_ms": 0, "error": ""})
+        self._entry(name)
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        if name not in self.queries:
+            last = self._before.get(name, {})
+            self.queries[name] = {
+                "batch": -1,
+                "rows": 0,
+                "rate": 0.0,
+                "lag": None,
+                "batch_ms": 0,
+                "error": last.get("error", ""),
+                "error_at": last.get("error_at"),
+            }
+        return self.queries[name]
 
     def fail(self, name: str, error: str) -> None:
-        if name in self.queries:
-            self.queries[name]["error"] = error
+        self._entry(name).update(error=error, error_at=time.time(), rate=0.0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing yet: `follow` comes from whoever started it."""
@@ -76,7 +93,6 @@ class Watch(StreamingQueryListener):
             rate=round(count / took_ms * 1000, 1) if took_ms else 0.0,
             batch_ms=took_ms,
             at=time.time(),
-            error="",
         )
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
