@@ -181,6 +181,9 @@ class Node:
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
         attendance.start()
         undo.push_async_callback(attendance.leave)
+        await attendance.admitted()
+        service.ready = True
+        undo.callback(setattr, service, "ready", False)
         self._may_be_clean = True
 
     def _copy(self, service: Service) -> None:
@@ -414,8 +417,6 @@ class Node:
             self._undo.push_async_callback(http.stop)
             http_port = await http.start()
             self.addresses = Addresses(self._settings.kafka.host, port, self._settings.http.host, http_port)
-        service.ready = True
-        self._undo.callback(setattr, service, "ready", False)
 
     def _node_record(self, port: int) -> BrokerRecord:
         kafka, broker = self._settings.kafka, self._settings.broker

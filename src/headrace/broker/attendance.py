@@ -69,6 +69,15 @@ class Attendance:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="attendance")
 
+    async def admitted(self) -> None:
+        """Wait until this node is unfenced: clients are told of it then. Not for ever: it serves what it can."""
+        deadline = asyncio.get_running_loop().time() + REGISTER_S
+        while self._is_fenced() and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(CATCH_UP_PAUSE_S)
+
+    def _is_fenced(self) -> bool:
+        return not self._controller.image.is_up(self._node_id)
+
     async def beat(self, *, leaving: bool = False) -> Beaten | None:
         """One beat; None if nobody answered, or nobody wants this node any more."""
         command = Beat(self._node_id, self.epoch, self._controller.applied_index, leaving)

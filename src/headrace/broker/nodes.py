@@ -8,6 +8,8 @@ Rules:
 - A fenced node comes back when it beats and has applied all that it must know.
 - The number of voters is odd: learners are made voters in pairs, and only those that are alive and have caught up. A
   voter that stays away is replaced when a learner is there for it.
+- Leaderships go back to preferred replicas, and internal topics get the replicas that they lacked while the cluster was
+  smaller, now and then.
 - Times are of the loop. Nothing here is remembered by the next leader but what is in the image.
 """
 
@@ -17,7 +19,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
 
-from headrace.broker import decisions
+from headrace.broker import decisions, reassigning
 from headrace.core.errors import ApiError
 from headrace.raft.membership import Change, ChangeKind
 from headrace.raft.ready import RoleName, Standing
@@ -161,13 +163,17 @@ class NodeWatch:
         return known is None or (known.fenced and silent)
 
     async def _balance(self, now: float) -> None:
-        if not self._settings.balance_leaders_ms or now < self._next_balance:
+        image = self._controller.proposed
+        if not self._settings.balance_leaders_ms or now < self._next_balance or len(image.brokers) < 2:
             return
         self._next_balance = now + self._settings.balance_leaders_ms / 1000
-        records = decisions.preferred_due(self._controller.proposed, LEADERS_AT_ONCE)
+        records = decisions.preferred_due(image, LEADERS_AT_ONCE)
         if records:
             logger.info("leaderships go back to preferred replicas", extra={"count": len(records)})
             await self._controller.commit(records)
+        grown = await reassigning.grow_internal_topics(self._controller)
+        if grown:
+            logger.info("internal topics get more replicas", extra={"partitions": grown})
 
     # Leading
 

@@ -2,24 +2,30 @@
 
 Rules:
 - New replicas go to nodes that are up and not draining.
-- A plan for the whole cluster begins with what is; nodes that are down keep what they have, unless they are draining.
+- A plan for the whole cluster begins with what is. It is made only while all nodes are up but those that are draining:
+  otherwise it would give replicas to the dead, or take from them what they hold.
+- The coordinators' topics have three replicas, or as many as there are nodes: those that were made when the cluster was
+  smaller grow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from headrace.broker.decisions import eligible
 from headrace.core.errors import ApiError, ErrorCode
+from headrace.core.limits import INTERNAL_TOPICS
 from headrace.ring.node import Node
 from headrace.ring.placement import place as place_on_ring
 from headrace.ring.plan import Move, plan
 
 if TYPE_CHECKING:
-    from headrace.broker.image import Image
+    from headrace.broker.image import Image, PartitionRecord
 
 Replicas = tuple[int, ...]
+
+INTERNAL_REPLICATION_FACTOR: Final = 3
 
 
 class Placing:
@@ -72,11 +78,52 @@ def moves(image: Image) -> list[Move]:
     """What would bring the replicas into balance, away from draining nodes. Raises ApiError."""
     nodes = [Node(node.node_id, node.rack) for node in image.brokers.values() if node.epoch > 0]
     leaving = [node.node_id for node in image.brokers.values() if node.draining]
-    if len(leaving) >= len(nodes):
+    down = [node.node_id for node in image.brokers.values() if node.fenced and not node.draining and node.epoch > 0]
+    if down:
+        names = ", ".join(map(str, down))
+        raise ApiError(ErrorCode.invalid_request, f"node {names} is down: wait until it is back, or drain it")
+    if all(node.node_id in leaving for node in nodes):
         raise ApiError(ErrorCode.invalid_request, "no node is left to hold replicas")
+    grown = {(move.topic, move.index): move.after for move in growth(image)}
     current: Mapping[tuple[str, int], Replicas] = {
-        (topic.name, record.index): tuple(node for node in record.replicas if node not in record.removing)
+        (topic.name, record.index): grown.get((topic.name, record.index), _target(record))
         for topic in image.topics.values()
         for record in topic.partitions
     }
-    return plan(current, nodes, leaving=leaving)
+    planned = {(move.topic, move.index): move.after for move in plan(current, nodes, leaving=leaving)}
+    return [
+        Move(topic, index, before, after)
+        for (topic, index), wanted in current.items()
+        for before in (_target(image.topics[topic].partitions[index]),)
+        if (after := planned.get((topic, index), wanted)) != before
+    ]
+
+
+def growth(image: Image) -> list[Move]:
+    """Replicas that the coordinators' topics lack, on the nodes that hold least of them."""
+    nodes = [image.brokers[node] for node in sorted(eligible(image))]
+    factor = min(INTERNAL_REPLICATION_FACTOR, len(nodes))
+    found = []
+    for name in sorted(INTERNAL_TOPICS):
+        topic = image.topics.get(name)
+        if topic is None:
+            continue
+        held = {node.node_id: 0 for node in nodes}
+        for record in topic.partitions:
+            for replica in record.replicas:
+                held[replica] = held.get(replica, 0) + 1
+        for record in topic.partitions:
+            before = after = _target(record)
+            while len(after) < factor:
+                racks = {image.brokers[node].rack for node in after if node in image.brokers}
+                free = [node for node in nodes if node.node_id not in after]
+                best = min(free, key=lambda node: (node.rack is not None and node.rack in racks, held[node.node_id]))
+                held[best.node_id] += 1
+                after = (*after, best.node_id)
+            if after != before:
+                found.append(Move(name, record.index, before, after))
+    return found
+
+
+def _target(record: PartitionRecord) -> Replicas:
+    return tuple(node for node in record.replicas if node not in record.removing)

@@ -98,6 +98,7 @@ class Consensus:
         self._pumping = False
         self._ticker: asyncio.TimerHandle | None = None
         self._started = False
+        self._stopping = False
         self._changes: dict[int, tuple[int, asyncio.Future[None]]] = {}
         self._reads: dict[int, asyncio.Future[int]] = {}
         self._next_read = 0
@@ -189,7 +190,7 @@ class Consensus:
 
     async def stop(self) -> None:
         """Finish what is being saved; say nothing more."""
-        self._started = False
+        self._started, self._stopping = False, True
         if self._ticker is not None:
             self._ticker.cancel()
             self._ticker = None
@@ -378,6 +379,8 @@ class Consensus:
                 await self._workers.run(lambda: self._storage.write(saves))
                 return
             except DiskFullError as error:
+                if self._stopping:
+                    raise
                 logger.error("the metadata cannot be saved: the disk is full", extra={"reason": str(error)})
                 await asyncio.sleep(FULL_DISK_RETRY_S)
 

@@ -151,6 +151,13 @@ async def rebalance(controller: Controller, command: Rebalance) -> Moves:
     return Moves(tuple((move.topic, move.index, move.before, move.after) for move in wanted))
 
 
+async def grow_internal_topics(controller: Controller) -> int:
+    """Begin to give the coordinators' topics the replicas that they lack; returns for how many partitions."""
+    records = _begun(controller.proposed, placement.growth(controller.proposed))
+    await controller.commit(records)
+    return len(records)
+
+
 def _begun(image: Image, wanted: Sequence[Move]) -> list[MetadataRecord]:
     """Moves whose topic is gone meanwhile are passed over."""
     targets = {(move.topic, move.index): move.after for move in wanted}

@@ -26,7 +26,7 @@ from headrace.broker.image import (
     TopicImage,
     TopicRecord,
 )
-from headrace.broker.placement import Placing
+from headrace.broker.placement import INTERNAL_REPLICATION_FACTOR, Placing
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import INTERNAL_TOPICS, PARTITIONS_PER_REQUEST, PARTITIONS_PER_TOPIC, topic_name_fault
 
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
 
 METADATA_TOPIC = "__cluster_metadata"
-INTERNAL_REPLICATION_FACTOR = 3  # of the coordinators' topics, or as many as there are nodes
 CATCH_UP_S = 10.0  # that a node waits for a topic that was made elsewhere
 Replicas = tuple[int, ...]
 T = TypeVar("T")
