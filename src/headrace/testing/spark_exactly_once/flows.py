@@ -17,8 +17,6 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 SOURCE: Final = "in"
 PARTITIONS: Final = 2
 COPIES: Final = ("exactly_once", "exactly_once_partitioned")  # named like their delivery
-PIPELINES: Final = ("letters", "table")
-FLOWS: Final = (*COPIES, *PIPELINES)
 READ_SECONDS: Final = 30.0
 
 Rows = Counter[tuple[bytes | None, bytes | None]]
