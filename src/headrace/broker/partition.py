@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from headrace.broker.guards import Guards
 from headrace.broker.image import PartitionRecord
 from headrace.broker.waiting import Commit, Poll
 from headrace.core.counters import Traffic
@@ -27,8 +28,8 @@ from headrace.core.errors import ApiError, CorruptionError, DiskFullError, Error
 from headrace.isr.divergence import EpochEnd, diverging, end_offset_for_epoch
 from headrace.isr.leader import LeaderReplicas
 from headrace.isr.state import PartitionState
+from headrace.storage.copying import append_copied
 from headrace.storage.log import Appended, Log
-from headrace.storage.swapping import note_gap
 from headrace.storage.transactions import Marker, append_marker
 from headrace.wire import batch
 
@@ -38,15 +39,6 @@ if TYPE_CHECKING:
 
 NOBODY: Final = -1
 READ_CHUNK_BYTES = 8 * 1024 * 1024
-
-
-class Guard:
-    """Somebody asks another node about a producer's transaction, and wants to know if it ends meanwhile."""
-
-    __slots__ = ("broken",)
-
-    def __init__(self) -> None:
-        self.broken = False
 
 
 class Partition:
@@ -59,12 +51,12 @@ class Partition:
         "_copies",
         "_cut",
         "_grown_bytes",
-        "_guards",
         "_polls",
         "_stable_offset",
         "_touched",
         "durable_ack",
         "epoch_start_offset",
+        "guards",
         "high_watermark",
         "index",
         "leader",
@@ -119,7 +111,7 @@ class Partition:
         self._commits: deque[tuple[int, Commit[Any]]] = deque()
         self._polls: dict[Poll, None] = {}
         self._copies: dict[Poll, None] = {}  # of followers, who need not wait for the high watermark
-        self._guards: dict[int, list[Guard]] = {}
+        self.guards = Guards()
         self._cut: asyncio.Task[None] | None = None
         self._grown_bytes = 0
         self.configured()
@@ -193,8 +185,7 @@ class Partition:
         self.leads = self._alone = False
         self.replicas = None
         self.may_mark = self.on_marker = None
-        for producer_id in list(self._guards):
-            self._break(producer_id)
+        self.guards.break_all()
         self.fail(ApiError(ErrorCode.not_leader_or_follower, "Another node leads the partition now."))
 
     @property
@@ -240,23 +231,10 @@ class Partition:
 
     def append_copied(self, data: bytes) -> None:
         """Append batches of our leader, as they are. Raises StorageError; CorruptionError: they are not whole."""
-        log = self.log
-        headers = list(batch.headers(data))
-        end_offset, epoch, gap = log.end_offset, log.epochs.latest, -1
-        for header in headers:
-            if header.base_offset > end_offset:
-                gap = header.base_offset
-            if not epoch <= header.leader_epoch <= self.leader_epoch or header.base_offset < end_offset:
-                raise CorruptionError(f"{self!r}: a batch at offset {header.base_offset} does not fit")
-            if header.last_offset_delta < 0 or not batch.crc_matches(data, header):
-                raise CorruptionError(f"{self!r}: a batch at offset {header.base_offset} is damaged")
-            end_offset, epoch = header.base_offset + header.last_offset_delta + 1, header.leader_epoch
-        if not headers or headers[-1].position + headers[-1].size != len(data):
-            raise CorruptionError(f"{self!r}: what the leader sent ends within a batch")
-        if gap >= 0:
-            note_gap(log, gap)  # the leader has compacted its log
         try:
-            log.append(bytearray(data), headers, leader_epoch=epoch, now_ms=self._clock.now_ms(), stamp=False)
+            append_copied(self.log, data, leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
+        except CorruptionError:
+            raise  # what was sent is damaged, and nothing else
         except StorageError as error:
             self._storage_fault(error)
             raise
@@ -369,23 +347,6 @@ class Partition:
         )
         return self.append(data, list(batch.headers(data))).last_offset + 1
 
-    def guard(self, producer_id: int) -> Guard:
-        """What is broken when a marker of this producer is written, or another leads; to be released."""
-        guard = Guard()
-        self._guards.setdefault(producer_id, []).append(guard)
-        return guard
-
-    def release(self, producer_id: int, guard: Guard) -> None:
-        guards = self._guards.get(producer_id, [])
-        if guard in guards:
-            guards.remove(guard)
-            if not guards:
-                del self._guards[producer_id]
-
-    def _break(self, producer_id: int) -> None:
-        for guard in self._guards.pop(producer_id, ()):
-            guard.broken = True
-
     def write_marker(
         self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, bumped: bool = False
     ) -> int:
@@ -411,7 +372,7 @@ class Partition:
             )
         except StorageError as error:
             raise self._storage_fault(error) from error
-        self._break(producer_id)
+        self.guards.break_one(producer_id)
         self._grew(self.log.size_bytes - size_bytes)
         if self.on_marker is not None:
             self.on_marker(self, producer_id, producer_epoch, commit)

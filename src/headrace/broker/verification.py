@@ -18,7 +18,8 @@ from headrace.wire.headers import skip_tagged_fields
 from headrace.wire.messages import decode_response, encode_request
 
 if TYPE_CHECKING:
-    from headrace.broker.partition import Guard, Partition
+    from headrace.broker.guards import Guard
+    from headrace.broker.partition import Partition
     from headrace.broker.transactions import TransactionCoordinator
     from headrace.core.ports import Links
 
@@ -97,7 +98,7 @@ class Verification:
         try:
             for place in partitions:
                 partition = self._find(*place)
-                guards.append((partition, partition.guard(producer_id)))
+                guards.append((partition, partition.guards.post(producer_id)))
             answer = await self._links.call(leader, frame, lane="transactions", timeout_s=CALL_SECONDS)
             decoded = decode_response(ADD_PARTITIONS_TO_TXN, VERSION, answer, skip_tagged_fields(answer, 4))
             errors = _errors(decoded, partitions)
@@ -107,7 +108,7 @@ class Verification:
             return [ErrorCode.coordinator_not_available] * len(partitions)
         finally:
             for partition, guard in guards:
-                partition.release(producer_id, guard)
+                partition.guards.dismiss(producer_id, guard)
         return None if any(guard.broken for _, guard in guards) else errors
 
 
