@@ -276,3 +276,70 @@ def test_an_archive_looks_only_when_it_is_worth_it(tmp_path: Path, monkeypatch: 
     assert looks == [4, 4, 4]  # at once, and then after every fourth file
     Upkeep(table, 0).after(Archived(0, 1, 1, 1, 100))
     assert len(looks) == 3
+
+
+# other formats than JSON
+
+AVRO = (
+    '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}, {"name": "who", "type": "string"}]}'
+)
+
+
+def avro(number: int, who: str) -> bytes:
+    import io
+
+    import fastavro
+
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, json.loads(AVRO), {"id": number, "who": who})
+    return buffer.getvalue()
+
+
+def test_avro_values_get_typed_columns(tmp_path: Path) -> None:
+    from headrace.spark.lake.archive import DATA, DECODER, TypedValues, data_type
+    from headrace.spark.lake.typed import read_by
+
+    (tmp_path / "order.avsc").write_text(AVRO)
+    options = TypedValues.of_file(tmp_path / "order.avsc", "avro").options()
+    kind = data_type(options[DATA])
+    assert kind is not None
+    read = read_by(TypedValues.parse(options[DECODER]).decoder())
+    data, reasons = read(pa.array([avro(1, "a"), None, b"", avro(2, "b")], pa.binary()), kind)
+    assert data.to_pylist() == [{"id": 1, "who": "a"}, None, None, {"id": 2, "who": "b"}]
+    assert [bool(each) for each in reasons.to_pylist()] == [False, False, True, False]
+    assert data.type == kind
+    nothing, none = read(pa.array([None], pa.binary()), kind)
+    assert nothing.to_pylist() == [None] and none.to_pylist() == [None]
+    table = Table(tmp_path / "t")
+    table.ensure(table_schema(RECORD, kind), ["date"])
+    batch = records([0, 1])
+    batch = batch.set_column(batch.schema.get_field_index("value"), "value", pa.array([avro(7, "x"), b""], pa.binary()))
+    span, files = read_report(write_range(table.place, [batch], ("t", 0, 0, 2), RECORD, kind, read))
+    table.commit(files, transaction=("q", 0), metadata=metadata_of([span]))
+    rows = arrow_table(tmp_path / "t", ["data", "data_error"]).to_pylist()
+    assert rows[0] == {"data": {"id": 7, "who": "x"}, "data_error": None}
+    assert rows[1]["data"] is None and rows[1]["data_error"]
+
+
+def test_protobuf_travels_as_text(tmp_path: Path) -> None:
+    from google.protobuf import descriptor_pb2
+
+    from headrace.spark.lake.archive import TypedValues, data_type
+
+    file = descriptor_pb2.FileDescriptorProto(name="order.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Order")
+    message.field.add(name="id", number=1, type=3, label=1)
+    files = descriptor_pb2.FileDescriptorSet(file=[file])
+    (tmp_path / "order.desc").write_bytes(files.SerializeToString())
+    values = TypedValues.of_file(tmp_path / "order.desc", "protobuf", "shop.Order")
+    assert TypedValues.parse(values.text()) == values
+    assert data_type(values.options()["archive.data"]) == pa.struct([("id", pa.int64())])
+
+
+def test_a_schema_that_is_not_there_is_named(tmp_path: Path) -> None:
+    from headrace.spark.lake.archive import TypedValues
+
+    with pytest.raises(ConfigError, match=r"cannot read schema .*nowhere\.avsc"):
+        TypedValues.of_file(tmp_path / "nowhere.avsc", "avro")
+    with pytest.raises(ConfigError, match="not an Avro schema|Avro schema of a record"):
+        TypedValues('{"type": "map"}', "avro").options()

@@ -14,10 +14,12 @@ Why it is exactly once:
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql.datasource import DataSource, InputPartition
 
@@ -28,6 +30,7 @@ from headrace.spark.lake.ledger import ArchivedRange
 from headrace.spark.lake.place import Place
 from headrace.spark.lake.rows import DATE, RECORD, read_report, table_schema, write_range
 from headrace.spark.lake.table import Table, TableError
+from headrace.spark.lake.typed import read_by, read_objects
 from headrace.spark.options import parse
 from headrace.spark.ranges import from_json, to_json
 from headrace.spark.source import StreamReader
@@ -38,9 +41,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from headrace.spark.values.codec import Decoder
+
 FORMAT: Final = "headrace_archive"
 PATH: Final = "archive.path"
 DATA: Final = "archive.data"  # the type of decoded values, as Spark's JSON
+DECODER: Final = "archive.decoder"  # what decodes them, if they are not JSON: see TypedValues
 QUERY_ID: Final = "sql.streaming.queryId"  # a local property of Spark's streaming threads
 COMPACT_AFTER: Final = 64
 _REPORT: Final = "report string"
@@ -73,6 +79,7 @@ class ArchiveReader(StreamReader):
         super().__init__(parse(rest, "stream"), StructType())
         self._path = mine[PATH]
         self._data = mine.get(DATA)
+        self._decoder = mine.get(DECODER)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         start = from_json(super().initialOffset())
@@ -89,7 +96,8 @@ class ArchiveReader(StreamReader):
             return
         batches = Fetcher(task, RECORD, self._options).batches()
         span = (task.topic, task.partition, task.start, task.end)
-        report = write_range(Place.of(self._path), batches, span, RECORD, data_type(self._data))
+        read = read_objects if self._decoder is None else read_by(TypedValues.parse(self._decoder).decoder())
+        report = write_range(Place.of(self._path), batches, span, RECORD, data_type(self._data), read)
         yield pa.RecordBatch.from_pydict({"report": [report]}, schema=pa.schema([("report", pa.string())]))
 
 
@@ -105,6 +113,48 @@ def data_type(text: str | None) -> pa.StructType | None:
 
 
 @dataclass(frozen=True, slots=True)
+class TypedValues:
+    """What values are, for typed columns beside the raw ones. All of it travels to the tasks.
+
+    `schema` is DDL (or what else `struct_of` takes) for JSON, the text of an Avro schema, or Protobuf's set of
+    descriptors in base64, of which `message` names one.
+    """
+
+    schema: str
+    format: Literal["json", "avro", "protobuf"] = "json"
+    message: str = ""
+
+    @classmethod
+    def of_file(cls, path: Path, format: Literal["avro", "protobuf"], message: str = "") -> TypedValues:
+        """Raises ConfigError."""
+        from headrace.spark.values.schemas import read_bytes, read_text
+
+        text = read_text(path) if format == "avro" else base64.b64encode(read_bytes(path)).decode()
+        return cls(text, format, message)
+
+    def decoder(self) -> Decoder:
+        from headrace.spark.values import decoder_of
+
+        schema = base64.b64decode(self.schema) if self.format == "protobuf" else self.schema
+        return decoder_of(self.format, schema, self.message)
+
+    def text(self) -> str:
+        return json.dumps([self.schema, self.format, self.message])
+
+    @classmethod
+    def parse(cls, text: str) -> TypedValues:
+        return cls(*json.loads(text))
+
+    def options(self) -> dict[str, str]:
+        """For the source. Raises ConfigError if the schema cannot be read."""
+        if self.format == "json":
+            return {DATA: _struct(self.schema)}
+        from headrace.spark.values.codec import nullable
+
+        return {DATA: str(nullable(self.decoder().schema).json()), DECODER: self.text()}
+
+
+@dataclass(frozen=True, slots=True)
 class Archived:
     """What one micro-batch added."""
 
@@ -117,12 +167,12 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """Topics (options of the source) into the table at `path`. `data` is the schema of JSON values, as DDL."""
+    """Topics (options of the source) into the table at `path`. `data` says what values are; text is DDL of JSON."""
 
     options: Mapping[str, str]
     path: str
     checkpoint: str
-    data: str | None = None
+    data: TypedValues | str | None = None
     name: str = "archive"
     compact_after: int = COMPACT_AFTER  # small files of one day, then they are joined between two batches; 0: never
     on_commit: Callable[[Archived], None] | None = None
@@ -131,10 +181,11 @@ class Archive:
         self, spark: SparkSession, *, once: bool = False, interval: str | None = None, every: int = ledger.FOLD_AFTER
     ) -> StreamingQuery:
         """Start the query: until stopped, or with `once` until all that is there now is archived."""
-        data = None if self.data is None else _struct(self.data)
-        Table(self.path).ensure(table_schema(RECORD, data_type(data)), [DATE], name=self.name)
+        values = TypedValues(self.data) if isinstance(self.data, str) else self.data
+        typed = {} if values is None else values.options()
+        Table(self.path).ensure(table_schema(RECORD, data_type(typed.get(DATA))), [DATE], name=self.name)
         spark.dataSource.register(ArchiveSource)
-        given = {**self.options, PATH: Place.of(self.path).uri, **({} if data is None else {DATA: data})}
+        given = {**self.options, PATH: Place.of(self.path).uri, **typed}
         writer = (
             spark.readStream.format(FORMAT)
             .options(**given)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from headrace.spark.lake.files import PartFile, PartWriter, Values
 from headrace.spark.lake.ledger import ArchivedRange
 from headrace.spark.lake.place import Place
-from headrace.spark.lake.typed import DATA, ERROR, read_objects
+from headrace.spark.lake.typed import DATA, ERROR, Reading, read_objects
 
 DATE: Final = "date"
 _DAY_US: Final = 86_400_000_000
@@ -65,6 +65,7 @@ def write_range(
     span: tuple[str, int, int, int],
     record: pa.Schema,
     data: pa.StructType | None,
+    read: Reading = read_objects,
 ) -> str:
     """Write the records of one range (topic, partition, start, end); a task's report, as JSON."""
     topic, partition, start, end = span
@@ -74,7 +75,7 @@ def write_range(
     for batch in batches:
         rows += batch.num_rows
         for values, piece in by_date(batch):
-            writer.add(values, piece if data is None else _with_data(piece, data, schema))
+            writer.add(values, piece if data is None else _with_data(piece, data, schema, read))
     files = writer.close()
     return json.dumps(
         {
@@ -107,6 +108,6 @@ def _day(number: int) -> str:
     return str(min(max(np.datetime64(number, "D"), _FIRST_DAY), _LAST_DAY))
 
 
-def _with_data(batch: pa.RecordBatch, data: pa.StructType, schema: pa.Schema) -> pa.RecordBatch:
-    found, reasons = read_objects(batch.column("value"), data)
+def _with_data(batch: pa.RecordBatch, data: pa.StructType, schema: pa.Schema, read: Reading) -> pa.RecordBatch:
+    found, reasons = read(batch.column("value"), data)
     return pa.RecordBatch.from_arrays([*batch.columns, found, reasons], schema=schema)

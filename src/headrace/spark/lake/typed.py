@@ -1,4 +1,4 @@
-"""Values that are JSON objects, as typed Arrow columns beside the raw bytes.
+"""Values as typed Arrow columns beside the raw bytes: JSON objects here, other formats by their decoders.
 
 Rules:
 - Every value gives one row: an object that fits the schema gives its fields; anything else gives null and a reason.
@@ -11,15 +11,34 @@ Rules:
 from __future__ import annotations
 
 import io
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+if TYPE_CHECKING:
+    from headrace.spark.values.codec import Decoder
+
 DATA: Final = "data"
 ERROR: Final = "data_error"
 _REASON_LETTERS: Final = 200
+
+Reading = Callable[[pa.Array, pa.StructType], tuple[pa.Array, pa.Array]]
+
+
+def read_by(decoder: Decoder) -> Reading:
+    """`read_objects` for what a decoder decodes."""
+
+    def read(values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, pa.Array]:
+        there = values.is_valid()
+        structs, reasons = decoder.decode(values.filter(there))
+        place = pc.if_else(there, pc.subtract(pc.cumulative_sum(there.cast(pa.int64())), 1), None)
+        short = [None if each is None else each[:_REASON_LETTERS] for each in reasons]
+        return structs.cast(kind).take(place), pa.array(short, pa.string()).take(place)
+
+    return read
 
 
 def read_objects(values: pa.Array, kind: pa.StructType) -> tuple[pa.Array, pa.Array]:

@@ -122,7 +122,9 @@ class ArchiveSink(Part, frozen=True, kw_only=True, tag="archive", tag_field="typ
     view: str = msgspec.field(name="from")
     path: str
     name: str = ""
-    schema: str = ""  # of JSON values, for typed columns beside the raw ones
+    value: Literal["json", "avro", "protobuf"] = "json"
+    schema: str = ""  # for typed columns beside the raw ones. JSON: Spark's DDL; Avro and Protobuf: a file
+    message: str = ""  # Protobuf: which one
     compact_after: int = 64  # small files of one day; then they are joined, between two batches. 0: never
 
 
@@ -276,6 +278,8 @@ def _faults(pipeline: Pipeline) -> Iterable[str]:
         if sink.name in names:
             yield f"two sinks are called {sink.name!r}; give one a name"
         names.add(sink.name)
+        if isinstance(sink, ArchiveSink) and sink.value != "json" and not sink.schema:
+            yield f"sink {sink.name}: value {sink.value} needs a schema: a file"
         if isinstance(sink, ArchiveSink) and (sink.compact_after < 0 or sink.compact_after == 1):
             yield f"sink {sink.name}: compact_after is 0 or a number of files from 2 on"
         if isinstance(sink, ArchiveSink) and not isinstance(pipeline.sources.get(sink.view), TopicSource):

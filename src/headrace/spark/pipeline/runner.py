@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.core.errors import ConfigError, HeadraceError
-from headrace.spark.lake.archive import Archive
+from headrace.spark.lake.archive import Archive, TypedValues
 from headrace.spark.pipeline import state as states
 from headrace.spark.pipeline.config import (
     ArchiveSink,
@@ -166,12 +166,19 @@ class Runner:
             source_options(self._pipeline, sink.view, source, sink.name),
             place(self._folder, sink.path),
             self._checkpoint(sink.name),
-            data=sink.schema or None,
+            data=self._typed(sink),
             name=f"{self._pipeline.name}.{sink.name}",
             compact_after=sink.compact_after,
         )
         every = interval(self._pipeline.trigger.interval) if self._pipeline.trigger.interval else None
         return lambda: archive.start(self._spark, once=self._once, interval=every)
+
+    def _typed(self, sink: ArchiveSink) -> TypedValues | None:
+        if not sink.schema:
+            return None
+        if sink.value == "json":
+            return TypedValues(sink.schema)
+        return TypedValues.of_file(self._folder / sink.schema, sink.value, sink.message)
 
     def _checkpoint(self, name: str) -> str:
         return f"{place(self._folder, self._pipeline.checkpoint)}/{name}"
