@@ -49,7 +49,8 @@ _APIS_INTRODUCTION = """\
 # Kafka APIs
 
 What the Kafka listener serves. Versions are those that a client may use; ApiVersions answers the same. Those from 32001
-on are for the nodes of a cluster alone: ApiVersions does not name them, and who has not proved to be a node is closed.
+on are Headrace's own, and ApiVersions does not name them. 32001 to 32003 are for the nodes of a cluster alone: who has
+not proved to be a node is closed.
 """
 
 

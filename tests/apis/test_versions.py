@@ -66,7 +66,7 @@ MAXIMUMS = {
     **{37: 3, 42: 2, 43: 2, 44: 1, 45: 1, 46: 0, 47: 0, 48: 1, 49: 1, 50: 0, 51: 0, 55: 2, 57: 2, 60: 2, 61: 0, 65: 0},
     **{66: 2, 68: 1, 69: 1, 71: 0, 72: 0, 74: 1, 75: 0},
 }
-TABLE = {key: api for key, api in EVERYTHING.items() if not api.for_peers}  # what clients may use
+TABLE = {key: api for key, api in EVERYTHING.items() if not (api.for_peers or api.private)}  # what clients may use
 ROWS = [(api.key, version) for api in TABLE.values() for version in range(api.versions[0], api.versions[1] + 1)]
 IDS = [f"{TABLE[key].name}-v{version}" for key, version in ROWS]
 NUMBERS = itertools.count(1)

@@ -26,7 +26,7 @@ def handle(ctx: Context, request: Any) -> Answer:
     features = finalized_features()
     return {
         "error_code": ErrorCode.none,
-        "api_keys": [_row(api) for api in TABLE.values() if not api.for_peers],
+        "api_keys": [_row(api) for api in TABLE.values() if not (api.for_peers or api.private)],
         "supported_features": [
             {"name": name, "min_version": 0, "max_version": level}
             for name, level in features.items()

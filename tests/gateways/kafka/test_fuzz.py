@@ -28,7 +28,7 @@ from headrace.wire.schema import FIXED, WireField, message_class, wire_fields
 ROWS = [
     (api.key, version)
     for api in TABLE.values()
-    if not api.for_peers
+    if not (api.for_peers or api.private)
     for version in range(api.versions[0], api.versions[1] + 1)
 ]
 FUZZ = settings(
