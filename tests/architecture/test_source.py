@@ -175,6 +175,11 @@ def test_names_say_what_a_thing_is() -> None:
     assert [*classes, *files] == []
 
 
+def test_nobody_waits_in_a_way_that_swallows_cancellation() -> None:
+    """`asyncio.wait_for` of Python 3.11 does, now and then: use `asyncio.timeout`."""
+    assert [module.path for module in modules() if "asyncio.wait_for(" in module.text] == []
+
+
 def test_seams_have_few_methods() -> None:
     wide = [
         f"{module.path} {node.name}"

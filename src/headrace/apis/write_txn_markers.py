@@ -58,7 +58,8 @@ def _write(ctx: Context, marker: Any, topic: str, index: int) -> tuple[Partition
 async def _committed(partition: Partition, next_offset: int, deadline: float) -> ErrorCode:
     left = deadline - asyncio.get_running_loop().time()
     try:
-        await asyncio.wait_for(partition.committed(next_offset), max(left, 0.0))
+        async with asyncio.timeout(max(left, 0.0)):
+            await partition.committed(next_offset)
     except ApiError as error:
         return error.code
     except TimeoutError:

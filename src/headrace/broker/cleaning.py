@@ -87,7 +87,8 @@ class Cleaning:
     async def _rest(self, seconds: float) -> bool:
         """True if it is time to stop."""
         try:
-            await asyncio.wait_for(self._stop.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
         except TimeoutError:
             pass
         return self._stop.is_set()

@@ -121,7 +121,8 @@ class Council:
     async def _ask_once(self, command: Command, timeout_s: float, hand_on: bool) -> Answer:
         leader = self.leader
         if leader == self._node_id:
-            return await asyncio.wait_for(self.decide(command), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await self.decide(command)
         if leader is None or self.links is None:
             raise LinkError("no controller is known")
         frame = request_frame(COMMAND_KEY, _ENCODER.encode((not hand_on, command)))
@@ -171,7 +172,8 @@ class Council:
 
     async def _catch_up(self, index: int) -> None:
         try:
-            await asyncio.wait_for(self._controller.applied(index), CATCH_UP_S)
+            async with asyncio.timeout(CATCH_UP_S):
+                await self._controller.applied(index)
         except TimeoutError:
             pass  # the answer is true all the same
 

@@ -138,7 +138,8 @@ class Topics:
             if topic.name not in self._controller.image.topics:
                 done = await quorum.ask(command)
                 assert isinstance(done, Done)
-                await asyncio.wait_for(self._controller.applied(done.index), CATCH_UP_S)
+                async with asyncio.timeout(CATCH_UP_S):
+                    await self._controller.applied(done.index)
         except ApiError as error:
             return TopicOutcome(topic.name, error=error)
         except TimeoutError:

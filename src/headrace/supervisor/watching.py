@@ -71,7 +71,8 @@ class Watched:
         if process is not None and process.returncode is None:
             _signal(process, signal.SIGTERM)
             try:
-                await asyncio.wait_for(process.wait(), STOP_S)
+                async with asyncio.timeout(STOP_S):
+                    await process.wait()
             except TimeoutError:
                 _signal(process, signal.SIGKILL)
                 await process.wait()
@@ -137,7 +138,8 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
 
 async def _accepts(host: str, port: int) -> bool:
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), PROBE_S)
+        async with asyncio.timeout(PROBE_S):
+            _, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError):
         return False
     writer.close()

@@ -184,7 +184,8 @@ class Proxy:
             reader, writer = await asyncio.open_connection(*self.upstream)
             try:
                 writer.write(frame)
-                await asyncio.wait_for(_frame(reader), _START_SECONDS)
+                async with asyncio.timeout(_START_SECONDS):
+                    await _frame(reader)
             finally:
                 writer.close()
 

@@ -102,8 +102,8 @@ class Switchboard:
             await asyncio.gather(
                 self._pump(reader, far_writer, source, node), self._pump(far_reader, writer, source, node)
             )
-        except OSError:
-            pass
+        except (OSError, asyncio.CancelledError):
+            pass  # one side is gone, or all is over
         finally:
             for each in (writer, far_writer):
                 if each is not None:
@@ -122,7 +122,8 @@ class Switchboard:
         while self._is_cut(source, node):
             self._healed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._healed.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._healed.wait()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -237,7 +237,8 @@ class Link:
                 return made[-1]
 
             try:
-                await asyncio.wait_for(links.network.connect(address, new_stream), CONNECT_SECONDS)
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await links.network.connect(address, new_stream)
             except (OSError, TimeoutError) as error:
                 self._failed(f"no connection to {address[0]}:{address[1]} ({str(error) or 'timed out'})")
                 return
