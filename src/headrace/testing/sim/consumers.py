@@ -154,7 +154,7 @@ class Member:
         beat = await self._ask(HEARTBEAT, {"generation_id": self._generation, "member_id": self._member_id})
         self._check(beat.error_code)
         await self._commit()
-        await self._client.pause(0.2)
+        await self._client.pause(0.4)
 
     async def _read(self, partition: Partition) -> None:
         offset = self._positions[partition]

@@ -72,7 +72,7 @@ class IdempotentProducer:
             while window:  # one by one, as clients do: nothing may overtake what is sent again
                 await client.pause(0.1)
                 window = await self._send(partition, window[:1]) + window[1:]
-            await client.pause(0.3)
+            await client.pause(0.5)
 
     def _next(self, partition: Partition) -> Sent:
         number = self._numbers[partition] = self._numbers.get(partition, -1) + 1
@@ -153,7 +153,7 @@ class TransactionalProducer:
                     self.busy = True
                     await self.transact()
                     self.busy = False
-                    await self._client.pause(0.3)
+                    await self._client.pause(0.4)
             except Lost:
                 self._history.count("transactions lost")
                 await self._client.pause(0.1)
