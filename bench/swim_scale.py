@@ -18,10 +18,9 @@ from statistics import median
 from headrace.swim.belief import Way
 from headrace.swim.machine import Swim
 from headrace.swim.member import Address, Member
-from headrace.swim.options import LAN, SwimOptions, suspicion_s
+from headrace.swim.options import LAN, LOCAL, SwimOptions, suspicion_s
 from headrace.swim.output import MemberDied, MemberJoined, MemberSuspected
 
-TICK_S = 0.2
 WALL_MS = 1_800_000_000_000
 
 
@@ -29,6 +28,7 @@ class Cluster:
     def __init__(self, size: int, options: SwimOptions, seed: int) -> None:
         self.dice = Random(seed)
         self.options = options
+        self.tick_s = options.probe_timeout_s / 2
         self.now_s = 0.0
         self.loss = 0.0
         self.packets = self.bytes = 0
@@ -47,7 +47,7 @@ class Cluster:
     def add(self, me: Member) -> Swim:
         machine = Swim(me, self.options, Random(self.dice.random()), cluster_id="bench", secret=b"bench")
         self.machines[me.address] = machine
-        self._at(self.now_s + self.dice.random() * TICK_S, self._tick, me.address, machine)
+        self._at(self.now_s + self.dice.random() * self.tick_s, self._tick, me.address, machine)
         return machine
 
     def run(self, seconds: float) -> None:
@@ -65,7 +65,7 @@ class Cluster:
         if self.machines.get(address) is machine:
             machine.tick(self.now_s, WALL_MS + int(self.now_s * 1000))
             self._act(address, machine)
-            self._at(self.now_s + TICK_S, self._tick, address, machine)
+            self._at(self.now_s + self.tick_s, self._tick, address, machine)
 
     def _arrive(self, target: Address, raw: bytes, source: Address) -> None:
         machine = self.machines.get(target)
@@ -181,11 +181,13 @@ def main() -> None:
     parser.add_argument("--deaths", type=int, default=5)
     parser.add_argument("--loss", type=float, default=0.05)
     parser.add_argument("--seconds", type=float, default=30.0, help="of lost packets")
+    parser.add_argument("--local", action="store_true", help="the options for few nodes that are close to each other")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     begin_s = time.monotonic()
-    cluster = Cluster(chosen.nodes, LAN, chosen.seed)
-    result: dict[str, object] = {"nodes": chosen.nodes, "suspicion_s": round(suspicion_s(LAN, chosen.nodes), 1)}
+    options = LOCAL if chosen.local else LAN
+    cluster = Cluster(chosen.nodes, options, chosen.seed)
+    result: dict[str, object] = {"nodes": chosen.nodes, "suspicion_s": round(suspicion_s(options, chosen.nodes), 1)}
     result["quiet"] = quiet(cluster)
     result["deaths"] = deaths(cluster, chosen.deaths)
     result["arrival"] = arrival(cluster)
