@@ -151,6 +151,26 @@ def test_voters_come_in_odd_numbers():
     run(scenario)
 
 
+def test_a_voter_that_stays_away_is_replaced_by_a_learner_and_may_come_back_as_one():
+    async def scenario():
+        hall = await three()
+        await hall.arrive(4, seed=1)
+        hall.assembly.down.add(3)
+        for _ in range(120):
+            for node in (1, 2, 4):
+                await hall.wait(hall.places[node].attendance.beat())
+            await hall.look(0.4)
+        quorum = hall.leader.controller.quorum
+        assert quorum.membership.voters == (1, 2, 4)
+        assert quorum.membership.learners == (3,)
+        hall.assembly.down.discard(3)
+        await hall.assembly.tick(30)
+        assert hall.places[3].controller.applied_index == hall.leader.controller.applied_index
+        assert hall.leader is hall.places[1]
+
+    run(scenario)
+
+
 def test_a_node_id_that_is_taken_is_refused_for_good():
     async def scenario():
         hall = await three()

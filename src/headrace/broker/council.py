@@ -86,6 +86,7 @@ class Council:
         self._policy = policy
         self.links = links
         self.ensure_topic = ensure_topic
+        self.skew_of: Callable[[int], float | None] = lambda node: None  # of a node's clock, in ms, as gossip sees it
 
     @property
     def leader(self) -> int | None:
@@ -262,6 +263,7 @@ class Council:
                     node.node_id in quorum.membership.voters,
                     applied,
                     seen_ms_ago,
+                    self.skew_of(node.node_id),
                 )
             )
         return Described(self._cluster_id, self._node_id, quorum.term, quorum.commit_index, tuple(nodes))
