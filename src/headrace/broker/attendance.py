@@ -4,6 +4,7 @@ Rules:
 - A registration is asked for until it is granted: a node without one leads nothing.
 - A beat tells how much metadata this node has applied. That no beat is answered is no reason to stop: the controller
   will fence this node, or another controller will hear it.
+- A node whose disk has failed lives, but is of no use: it asks to be fenced, beat after beat, so that others lead.
 - A node whose epoch was replaced, or that was removed, stops beating: there is another one in its place.
 - Leaving is bounded in time. A node that leads the quorum hands that over, too.
 - A node that is alone has nobody to tell.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.commands import Beat, Beaten, Register, Registered
@@ -45,6 +47,7 @@ class Attendance:
         self.epoch = 0
         self.index = 0  # of the registration: this node leads only what an image from there on says
         self.replaced: str | None = None  # why this node belongs to the cluster no more
+        self.is_fit: Callable[[], bool] = lambda: True
 
     @property
     def _is_replaced(self) -> bool:
@@ -133,7 +136,7 @@ class Attendance:
         while not self._is_replaced:
             begun = asyncio.get_running_loop().time()
             if not self._controller.quorum.is_alone:
-                await self.beat()
+                await self.beat(leaving=not self.is_fit())
             took = asyncio.get_running_loop().time() - begun
             await asyncio.sleep(max(0.0, interval_s - took))
 

@@ -65,6 +65,7 @@ class Partition:
         "log",
         "may_mark",
         "on_caught_up",
+        "on_failed",
         "on_marker",
         "record",
         "replicas",
@@ -103,6 +104,7 @@ class Partition:
         # (partition, producer id, epoch, commit).
         self.may_mark: Callable[[], object] | None = None
         self.on_marker: Callable[[Partition, int, int, bool], None] | None = None
+        self.on_failed: Callable[[Partition, StorageError], None] | None = None  # the log is lost
         self.on_caught_up: Callable[[Partition], None] | None = None  # a follower could be in sync
         self._alone = False  # we lead, and nobody else is in sync or about to be: the high watermark is ours
         self._stable_offset = 0  # as those who wait know it
@@ -433,6 +435,8 @@ class Partition:
         """The log is lost to us. Tell everyone who waits."""
         if isinstance(error, StorageError):
             self.log.fail(error)
+            if self.on_failed is not None:
+                self.on_failed(self, error)
             error = ApiError(ErrorCode.kafka_storage_error, str(error))
         commits, self._commits = self._commits, deque()
         for _, commit in commits:

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from headrace.broker.partition import Partition
 from headrace.core.counters import Traffic
-from headrace.core.errors import ApiError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, DiskFailedError, ErrorCode, StorageError
 from headrace.storage import cutting
 from headrace.storage.log import Log
 
@@ -74,6 +74,7 @@ class Partitions:
         self._replicas: dict[str, dict[int, Partition]] = {}
         self._leaders: dict[str, dict[int, Partition]] = {}
         self._faults: dict[Place, str] = {}
+        self.disk_fault: StorageError | None = None  # the data directory has failed, or a part of it
         self._image: Image | None = None
         self._is_registered = False
         self._opening: dict[Place, UUID] = {}
@@ -193,6 +194,10 @@ class Partitions:
         if self.on_caught_up is not None:
             self.on_caught_up(partition)
 
+    def _failed(self, partition: Partition, error: StorageError) -> None:
+        if isinstance(error, DiskFailedError) and partition.log.config.storage == "disk":
+            self.disk_fault = self.disk_fault or error
+
     def _tell(self, partition: Partition) -> None:
         for watcher in self.watchers:
             watcher(partition)
@@ -259,6 +264,7 @@ class Partitions:
             name, topic.topic_id, index, log, clock=self._clock, traffic=traffic, touched=self._touched
         )
         partition.on_caught_up = self._caught_up
+        partition.on_failed = self._failed
         self._assign(partition, record)
 
     def _drop_topic(self, name: str) -> None:
@@ -309,6 +315,7 @@ class Partitions:
     def fail_disk(self, error: StorageError) -> None:
         """The data directory is gone for us: every log on it goes offline."""
         logger.critical("the data directory is offline", extra={"reason": str(error)})
+        self.disk_fault = self.disk_fault or error
         for name, partitions in self._replicas.items():
             for index in [i for i, p in partitions.items() if p.log.config.storage == "disk"]:
                 self._faults[name, index] = str(error)
