@@ -162,7 +162,7 @@ class Node:
         undo.push_async_callback(kafka.stop)
         kafka.use(service)
         attendance = Attendance(service.council, controller, settings.cluster)
-        await self._take_part(service, kafka, attendance)
+        await self._take_part(service, kafka, Join(record.node_id, record.host, record.port, directory.directory_id))
         await attendance.register(
             Register(
                 *(record.node_id, record.host, record.port, record.rack),
@@ -225,7 +225,7 @@ class Node:
         self._undo.callback(self._links.close)
         return kafka, self._node_record(await kafka.bind())
 
-    async def _take_part(self, service: Service, kafka: KafkaServer, attendance: Attendance) -> None:
+    async def _take_part(self, service: Service, kafka: KafkaServer, us: Join) -> None:
         """Be one of the quorum, and wait until this node knows what the others have decided."""
         controller, undo = service.controller, self._undo
         quorum = controller.quorum
@@ -238,7 +238,22 @@ class Node:
         if quorum.is_alone:
             return
         await kafka.start()  # the others have much to say before clients are served
-        await caught_up(controller)
+        announcing = asyncio.create_task(self._announce(us), name="announce")
+        undo.callback(announcing.cancel)
+        try:
+            await caught_up(controller)
+        finally:
+            announcing.cancel()
+
+    async def _announce(self, us: Join) -> None:
+        """A node that came back elsewhere hears nothing from the others until they know where it is."""
+        if self._address_book.get(us.node_id) == (us.host, us.port):
+            return
+        seeds = self._address_book.others(us.node_id) + parse_addresses(self._settings.cluster.join or "")
+        try:
+            await join(self._links, seeds, us)
+        except ConfigError as error:
+            logger.critical("this node is not wanted in its cluster", extra={"reason": str(error)})
 
     def _compose(
         self, files: Files, directory: Directory, controller: Controller, record: BrokerRecord

@@ -78,6 +78,11 @@ def test_a_newcomer_that_never_came_may_try_again_with_another_directory():
     assert (record.host, record.directory_id) == ("h5", "other")
 
 
+def test_a_node_that_came_back_elsewhere_is_found_there():
+    [record] = decisions.join(image(), Join(2, "moved", 1, "d2"))
+    assert (record.host, record.port, record.epoch, record.fenced) == ("moved", 1, 4, False)
+
+
 def test_every_start_of_a_node_has_a_new_epoch_and_begins_fenced():
     found = after(image(), decisions.register(image(), register(2, port=1), Policy()))
     assert (found.brokers[2].epoch, found.brokers[2].port, found.brokers[2].fenced) == (5, 1, True)

@@ -32,8 +32,10 @@ def test_three_processes_form_a_cluster_that_outlives_its_controller(tmp_path):
         assert {partition.leader for partition in topics} <= {2, 3}
         other.create_topics([NewTopic("more", 2, 2)])["more"].result(30)
 
+        cluster.node(1).port = 0  # it comes back elsewhere, and is found there
         cluster.node(1).start()
         cluster.await_(lambda: brokers(cluster) == {1, 2, 3}, "the dead node is back")
+        assert cluster.metadata().brokers[1].port == cluster.node(1).port
         assert {"orders", "more"} <= set(admin(cluster, 1).list_topics(timeout=10).topics)
 
 

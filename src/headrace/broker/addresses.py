@@ -39,6 +39,11 @@ class AddressBook:
             if before is None or (before.host, before.port) != (node.host, node.port):
                 self._told.pop(node_id, None)
 
+    def others(self, node_id: int) -> list[Address]:
+        """Where all but one node are, or were."""
+        known = {*self._hints, *self._told, *(self._image.brokers if self._image is not None else ())} - {node_id}
+        return [address for other in sorted(known) if (address := self.get(other)) is not None]
+
     def get(self, node_id: int) -> Address | None:
         told = self._told.get(node_id)
         if told is not None:

@@ -135,8 +135,11 @@ class Attendance:
         interval_s = self._settings.heartbeat_ms / 1000
         while not self._is_replaced:
             begun = asyncio.get_running_loop().time()
-            if not self._controller.quorum.is_alone:
-                await self.beat(leaving=not self.is_fit())
+            try:
+                if not self._controller.quorum.is_alone:
+                    await self.beat(leaving=not self.is_fit())
+            except Exception:
+                logger.exception("a beat failed in an unexpected way")
             took = asyncio.get_running_loop().time() - begun
             await asyncio.sleep(max(0.0, interval_s - took))
 

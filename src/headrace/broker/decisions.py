@@ -138,6 +138,8 @@ def join(image: Image, command: Join) -> list[MetadataRecord]:
                 known, host=command.host, port=command.port, directory_id=command.directory_id, fenced=True
             )
         ]
+    if (known.host, known.port) != (command.host, command.port):
+        return [msgspec.structs.replace(known, host=command.host, port=command.port)]  # it came back elsewhere
     return []
 
 
