@@ -17,12 +17,16 @@ from headrace.core.errors import ApiError, ErrorCode
 class Policy:
     is_unclean: bool = False
     is_synced: bool = True
+    is_volatile: bool = False
 
     def unclean(self, topic, image):
         return self.is_unclean
 
     def synced(self, topic, image):
         return self.is_synced
+
+    def volatile(self, topic, image):
+        return self.is_volatile
 
 
 ORDERS = UUID(int=7)
@@ -107,6 +111,13 @@ def test_who_may_have_lost_bytes_is_in_sync_no_more():
     found = after(before, decisions.register(before, register(1, clean=False), Policy(is_synced=False)))
     assert (the(found).leader, the(found).isr) == (2, (2, 3))
     assert (the(found, 1).leader, the(found, 1).isr) == (2, (2,))
+
+
+def test_who_held_it_in_memory_is_in_sync_no_more_however_it_stopped():
+    before = image(partition())
+    policy = Policy(is_synced=False, is_volatile=True)
+    found = the(after(before, decisions.register(before, register(1, clean=True), policy)))
+    assert (found.leader, found.isr) == (2, (2, 3))
 
 
 def test_the_last_in_sync_replica_stays_though_it_may_have_lost_bytes():

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headrace.core.errors import ApiError, ErrorCode
+from headrace.broker.replication import Throttle
+from headrace.core.errors import ApiError, CorruptionError, ErrorCode
 from headrace.testing.replicas import TOPIC, ReplicaCluster
 
 DURABLE: dict[str, Any] = {"flush": "ack"}
@@ -237,11 +238,28 @@ def test_a_damaged_batch_is_never_copied() -> None:
         data = bytearray(next(iter([cluster.nodes[1].get().log.locate(0, 1000, 1)])).read())  # type: ignore[union-attr]
         data[7] = 1  # offset 1
         data[-1] ^= 1
-        from headrace.core.errors import CorruptionError
-
         with pytest.raises(CorruptionError):
             follower.append_copied(bytes(data))
         assert follower.log.end_offset == 1
+
+    cluster.run(scenario())
+
+
+def test_a_replica_that_is_moved_here_comes_no_faster_than_it_may() -> None:
+    cluster = ReplicaCluster(1, 2)
+    cluster.make_topic((1,))
+
+    async def scenario() -> None:
+        await cluster.start()
+        for _ in range(100):
+            cluster.nodes[1].append(bytes(50_000))
+        cluster.nodes[2].replication.throttle = Throttle(500_000)
+        record = cluster.record()
+        grown = type(record)(TOPIC, 0, (1, 2), (1,), 1, record.leader_epoch, record.partition_epoch + 1, (2,))
+        begun = cluster.loop.time()
+        cluster.decide(grown)
+        await cluster.until(lambda: cluster.record().isr == (1, 2))
+        assert 8 <= cluster.loop.time() - begun <= 12  # 5 MB at 0.5 MB/s, but for the last piece
 
     cluster.run(scenario())
 

@@ -40,6 +40,8 @@ async def _commit(ctx: Context, request: Any, offsets: list[OffsetToCommit]) -> 
     join = coordinator.register if ctx.version >= COMMIT_IMPLICIT_FROM else coordinator.verify
     # Nothing may come between this answer and the append that `commit_transactional` begins with.
     [error] = await join(*who, (partition,))
+    if error is ErrorCode.not_leader_or_follower:  # of the partition that keeps the group
+        error = ErrorCode.not_coordinator
     if error is not ErrorCode.none:
         return [commit_error(error, ctx.version)] * len(offsets)
     return list(

@@ -129,6 +129,10 @@ class Configs:
         config = self.topic_config(topic.configs, image)
         return config.flush == "ack" and config.storage == "disk"
 
+    def volatile(self, topic: TopicImage, image: Image) -> bool:
+        """Whether it is in memory only: every restart loses everything."""
+        return self.topic_config(topic.configs, image).storage == "memory"
+
     def topic_config(self, overrides: Mapping[str, str], image: Image) -> TopicConfig:
         """What a topic with these configs of its own goes by, on this broker. Raises ApiError(invalid_config)."""
         if self._remembered_for != image.broker_configs or len(self._remembered) > REMEMBERED_CONFIGS:

@@ -54,6 +54,9 @@ class Policy(Protocol):
     def synced(self, topic: TopicImage, image: Image) -> bool:
         """Whether what was acknowledged is on the disk: a restart loses nothing."""
 
+    def volatile(self, topic: TopicImage, image: Image) -> bool:
+        """Whether it is in memory only: every restart loses everything."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standard:
@@ -64,6 +67,9 @@ class Standard:
 
     def synced(self, topic: TopicImage, image: Image) -> bool:
         return True
+
+    def volatile(self, topic: TopicImage, image: Image) -> bool:
+        return False
 
 
 def alive(image: Image) -> frozenset[int]:
@@ -174,7 +180,7 @@ def register(image: Image, command: Register, policy: Policy) -> list[MetadataRe
     def restarted(topic: TopicImage, state: PartitionState) -> PartitionState | None:
         if len(state.replicas) == 1:
             return None
-        if not command.clean and not policy.synced(topic, image):
+        if policy.volatile(topic, image) or not (command.clean or policy.synced(topic, image)):
             after = election.after_unclean_restart(state, node_id, others)
             return after if after is not None else _led_by_others(state, node_id, others)
         return _led_by_others(state, node_id, others)

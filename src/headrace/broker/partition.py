@@ -446,9 +446,11 @@ class Partition:
 
     def expire_commits(self, now: float) -> None:
         """Answer those whose patience has ended; the records stay, as Kafka has it."""
-        for _, commit in self._commits:
-            if commit.deadline is not None and commit.deadline <= now:
-                commit.failed(ApiError(ErrorCode.request_timed_out))
+        late = [commit for _, commit in self._commits if commit.deadline is not None and commit.deadline <= now]
+        if late:
+            self._commits = deque(each for each in self._commits if each[1].deadline is None or each[1].deadline > now)
+        for commit in late:
+            commit.failed(ApiError(ErrorCode.request_timed_out))
 
     def read_all(self) -> Iterator[Record]:
         """Every record from the start to the end. Blocking: for coordinators that load their state."""
