@@ -7,6 +7,8 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from headrace.testing.sim.variants import VARIANTS
+
 if TYPE_CHECKING:
     from headrace.testing.sim.machine import Machine
     from headrace.testing.sim.world import World
@@ -33,8 +35,19 @@ class Trouble:
             (1, self._slow_network),
             (1, self._jump),
         ]
+        if world.options.rot:
+            kinds.append((6, self._rot))
         if len(world.machines) > 1:
-            kinds += [(4, self._isolate), (3, self._cut_one_way), (2, self._partition), (1, self._lossy)]
+            kinds += [
+                (1, self._blackout),
+                (4, self._isolate),
+                (3, self._cut_one_way),
+                (2, self._partition),
+                (1, self._lossy),
+            ]
+        wanted = VARIANTS[world.options.variant].faults if world.options.variant is not None else ()
+        if wanted:
+            kinds = [(weight, strike) for weight, strike in kinds if strike.__name__.removeprefix("_") in wanted]
         # A history in which everything happens is hard on nobody: each has its own favourites.
         self._kinds = [(weight * self._dice.choice((0, 1, 1, 3)), strike) for weight, strike in kinds]
         if not any(weight for weight, _ in self._kinds):
@@ -81,6 +94,27 @@ class Trouble:
             self._note("lose power", machine)
             machine.lose_power()
             self._restart(machine)
+
+    def _blackout(self, machine: Machine) -> None:
+        self._note("blackout")
+        for each in self._world.machines:
+            if each.is_up:
+                each.lose_power()
+                self._restart(each)
+
+    def _rot(self, machine: Machine) -> None:
+        """A bit of a durable record turns while the broker is down; others follow it."""
+        if not machine.is_serving:
+            return
+        machine.kill()
+        self._restart(machine)
+        files = machine.files
+        logs = [path for path in files.paths() if path.startswith("topics/orders") and path.endswith(".log")]
+        logs = [path for path in logs if len(files.peek(path)) > 1500]
+        if logs:
+            path = self._dice.choice(logs)
+            self._note("rot", machine)
+            files.flip(path, self._dice.randrange(8 * 100, 8 * len(files.peek(path)) // 2))
 
     def _terminate(self, machine: Machine) -> None:
         if machine.is_serving:

@@ -18,6 +18,7 @@ from headrace.testing.sim.network import Fabric, SimNetwork
 from headrace.testing.sim.workers import SimWorkers
 
 if TYPE_CHECKING:
+    from headrace.broker.service import Service
     from headrace.core.ports import Address
 
 PORT = 9092
@@ -69,6 +70,11 @@ class Machine:
     @property
     def _paused(self) -> bool:
         return self.owner is not None and self.owner.paused
+
+    @property
+    def service(self) -> Service:
+        assert self.node is not None, "the node does not run"
+        return self.node.service
 
     def settings(self) -> Settings:
         flags = {

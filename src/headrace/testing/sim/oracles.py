@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING
 from headrace.testing.sim.consumers import read_all
 from headrace.testing.sim.history import Violation
 from headrace.testing.sim.loop import Owner
+from headrace.wire import batch
 
 if TYPE_CHECKING:
+    from headrace.broker.image import PartitionRecord
+    from headrace.storage.log import Log
     from headrace.testing.sim.clients import Partition
     from headrace.testing.sim.world import World
 
@@ -26,6 +29,7 @@ class Finale:
         await self._progress()
         await self._finish_clients()
         await self._read_everything()
+        await Replicas(self._world).check()
 
     async def _progress(self) -> None:
         """Everybody who works must get something done that was begun after the healing."""
@@ -112,3 +116,71 @@ class Finale:
 
     def _values(self, partition: Partition) -> list[bytes]:
         return [value for _, value in self._committed[partition] if value is not None]
+
+
+class Replicas:
+    """In the end all nodes have the same image, all replicas are in sync, and their logs are the same."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    async def check(self) -> None:
+        world = self._world
+        await world.until("the same image everywhere", self._same_images, 30)
+        await world.until("all replicas to be in sync", self._all_in_sync, 60)
+        await world.until("all replicas to have everything", self._same_ends, 30)
+        for machine in world.machines:
+            controller = machine.service.controller
+            world.watch.saw_image(machine.node_id, controller.applied_index, controller.image)
+        for record in self._records():
+            self._compare(record)
+        if world.failure is not None:
+            raise world.failure
+
+    def _same_images(self) -> bool:
+        return len({machine.service.controller.applied_index for machine in self._world.machines}) == 1
+
+    def _records(self) -> list[PartitionRecord]:
+        image = self._world.machines[0].service.image
+        return [record for topic in image.topics.values() for record in topic.partitions]
+
+    def _all_in_sync(self) -> bool:
+        return all(sorted(record.isr) == sorted(record.replicas) for record in self._records())
+
+    def _replicas(self, record: PartitionRecord) -> dict[int, Log]:
+        found = {}
+        for machine in self._world.machines:
+            if machine.node_id in record.replicas:
+                partition = machine.service.partitions.replica(record.topic, record.index)
+                if partition is None:
+                    raise Violation(f"node {machine.node_id} has no replica of {record.topic}-{record.index}")
+                found[machine.node_id] = partition.log
+        return found
+
+    def _same_ends(self) -> bool:
+        return all(len({log.end_offset for log in self._replicas(record).values()}) == 1 for record in self._records())
+
+    def _compare(self, record: PartitionRecord) -> None:
+        logs = self._replicas(record)
+        begin = max(log.start_offset for log in logs.values())
+        seen = {node: _batches(log, begin) for node, log in logs.items()}
+        first, *others = seen.items()
+        for node, batches in others:
+            if batches != first[1]:
+                parts = next((pair for pair in zip(first[1], batches, strict=False) if pair[0] != pair[1]), None)
+                raise Violation(
+                    f"nodes {first[0]} and {node} have different logs of {record.topic}-{record.index}: {parts}"
+                )
+
+
+def _batches(log: Log, begin: int) -> list[tuple[int, ...]]:
+    """What a log holds from an offset on, batch by batch."""
+    found: list[tuple[int, ...]] = []
+    offset = begin
+    while (span := log.locate(offset, 1 << 20, log.end_offset)) is not None:
+        data = span.read()
+        found += [
+            (each.base_offset, each.last_offset_delta, each.leader_epoch, each.crc) for each in batch.headers(data)
+        ]
+        offset = span.next_offset
+    return [each for each in found if each[0] >= begin]

@@ -15,10 +15,17 @@ SIMPLE = bool(os.environ.get("HEADRACE_SIM_SIMPLE"))
 
 
 def simulate(
-    seed: int, *, nodes: int = 1, trace: bool = False, faults: bool = True, variant: str | None = None
+    seed: int,
+    *,
+    nodes: int = 1,
+    trace: bool = False,
+    faults: bool = True,
+    variant: str | None = None,
+    rot: bool | None = None,
 ) -> Report:
     """One history. Raises what it finds."""
-    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant, simple=SIMPLE)).run()
+    rot = variant == "truncate on bad CRC" if rot is None else rot
+    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant, simple=SIMPLE, rot=rot)).run()
 
 
 def replay_command(seed: int, nodes: int, variant: str | None = None) -> str:

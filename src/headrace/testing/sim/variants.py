@@ -26,10 +26,12 @@ from headrace.storage.producers import Producers
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """`patches`: (class or module, name, replacement)."""
+    """`patches`: (class or module, name, replacement). `faults`: those that bring it to light; none named: all."""
 
     nodes: int
     patches: Callable[[], list[tuple[Any, str, Any]]]
+    faults: tuple[str, ...] = ()
+    flags: tuple[tuple[str, str], ...] = ()  # settings that help
 
 
 def _ack_before_save() -> list[tuple[Any, str, Any]]:
@@ -109,6 +111,16 @@ def _commits_offsets_early() -> list[tuple[Any, str, Any]]:
     return [(GroupShard, "_send_in_order", send_at_once)]
 
 
+def _truncates_on_bad_crc() -> list[tuple[Any, str, Any]]:
+    def may_be_cut(examination: Any, segment: Any, following: int | None) -> bool:
+        examination._found.recovery_point = min(examination._found.recovery_point, examination._expected)
+        left = segment.file.size - segment.size
+        examination._found.cuts.append(recovery.Cut(segment.base_offset, segment.size, left, "bad"))
+        return bool(examination._expected == following)
+
+    return [(recovery._Examination, "_may_be_cut", may_be_cut)]
+
+
 def _unclean_election() -> list[tuple[Any, str, Any]]:
     elect = election.elect
 
@@ -143,11 +155,14 @@ VARIANTS: Final[dict[str, Variant]] = {
     "stale read": Variant(1, _stale_read),
     "aborts forgotten": Variant(1, _forgets_aborts),
     "offsets committed before they are saved": Variant(1, _commits_offsets_early),
-    "quorum acks before save": Variant(3, _quorum_acks_before_save),
-    "vote twice": Variant(3, _votes_twice),
-    "no epoch check": Variant(3, _no_epoch_check),
-    "high watermark from the leader alone": Variant(3, _watermark_from_the_leader_alone),
-    "unclean election": Variant(3, _unclean_election),
+    "truncate on bad CRC": Variant(1, _truncates_on_bad_crc, ("rot", "kill")),
+    "quorum acks before save": Variant(3, _quorum_acks_before_save, ("lose_power", "blackout", "slow_disk", "isolate")),
+    "vote twice": Variant(5, _votes_twice, ("partition", "isolate", "slow_network"), (("cluster.election_ms", "100"),)),
+    "no epoch check": Variant(3, _no_epoch_check, ("isolate", "pause", "kill")),
+    "high watermark from the leader alone": Variant(
+        3, _watermark_from_the_leader_alone, ("isolate", "kill", "cut_one_way")
+    ),
+    "unclean election": Variant(5, _unclean_election, ("isolate", "kill", "pause", "partition")),
 }
 
 

@@ -29,7 +29,7 @@ from headrace.testing.sim.loop import OWNER, Owner, SimLoop
 from headrace.testing.sim.machine import PORT, Machine
 from headrace.testing.sim.network import Fabric, SimNetwork
 from headrace.testing.sim.producers import Copier, IdempotentProducer, TransactionalProducer
-from headrace.testing.sim.variants import broken
+from headrace.testing.sim.variants import VARIANTS, broken
 from headrace.testing.sim.watch import Watch
 
 SAFETY_SECONDS: Final = 8.0
@@ -47,6 +47,7 @@ class Options:
     trace: bool = False
     faults: bool = True
     variant: str | None = None  # how the broker is broken on purpose
+    rot: bool = False  # bits turn on the disk: a broker must then refuse, and cannot go on
     simple: bool = False  # idempotent producers only, on topics of one replica
     replication: int | None = None  # factor of the topics; None: as many as there are nodes, 3 at most
 
@@ -79,6 +80,7 @@ class World:
         self.watch = Watch(self)
         self.clock = SimClock(self.loop.time)
         self.machines = [self._machine(number) for number in range(1, options.nodes + 1)]
+        self.min_insync = self.dice.choice((1, 2)) if self.replication > 1 else 1
         self.topics = {"orders": 2, "bills": 1}
         self.clients: list[Client] = []
         self.producers: list[IdempotentProducer] = []
@@ -98,9 +100,12 @@ class World:
         }
         near = self.options.seed % 2 == 0  # nodes of one machine need no secret
         host = f"127.0.1.{node_id}" if near else f"10.0.1.{node_id}"
+        if self.options.variant is not None:
+            flags.update(VARIANTS[self.options.variant].flags)
         if self.options.nodes > 1:
             if not near:
                 flags["cluster.secret"] = "between us"
+            flags["cluster.replica_lag_ms"] = str(Random(self.options.seed).choice((1000, 3000, 10000)))
             if node_id > 1:
                 others = [number for number in range(1, self.options.nodes + 1) if number != node_id]
                 flags["cluster.join"] = ",".join(f"{host.rpartition('.')[0]}.{number}:{PORT}" for number in others)
@@ -236,7 +241,7 @@ class World:
                 "name": name,
                 "num_partitions": count,
                 "replication_factor": self.replication,
-                "configs": [{"name": "min.insync.replicas", "value": str((self.replication + 1) // 2)}],
+                "configs": [{"name": "min.insync.replicas", "value": str(self.min_insync)}],
             }
             for name, count in self.topics.items()
         ]
