@@ -162,16 +162,18 @@ def loss(cluster: Cluster, share: float, seconds: float) -> dict[str, object]:
     cluster.loss = share
     traffic, first = Traffic(cluster), len(cluster.events)
     cluster.run(seconds)
-    events = [event for _, _, event in cluster.events[first:]]
-    wrong = {event.member for event in events if isinstance(event, MemberSuspected)}
+    rates, end = traffic.per_node(), len(cluster.events)
+    cluster.run(suspicion_s(cluster.options, len(cluster.machines)) + 2)  # as lossy: the last suspicions come to an end
+    wrong = {event.member for _, _, event in cluster.events[first:end] if isinstance(event, MemberSuspected)}
+    dead = {event.member for _, _, event in cluster.events[first:] if isinstance(event, MemberDied)}
     cluster.loss = 0.0
     return {
         "share": share,
         "for_s": seconds,
         "probes": round(seconds / cluster.options.probe_interval_s) * len(cluster.machines),
         "wrong_suspicions": len(wrong),
-        "wrong_deaths": len({event.member for event in events if isinstance(event, MemberDied)}),
-        **traffic.per_node(),
+        "wrong_deaths": len(dead),
+        **rates,
     }
 
 
