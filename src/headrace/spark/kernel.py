@@ -310,3 +310,17 @@ def _fill_headers(at, record_end, row, headers, contents, state):  # type: ignor
 
 walk = _compiled(_walk)
 fill = _compiled(_fill)
+
+
+def load() -> None:
+    """Have both compiled, or fetched from disk, for the types that `decode` uses: once for all forks of a process."""
+    import numpy as np
+
+    source: Any = np.frombuffer(bytes(_HEADER_BYTES), np.uint8)
+    table: Any = np.empty((1, COLUMNS), np.int64)
+    walk(source, table)
+    numbers = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int32))
+    ends, content = np.zeros(1, np.int32), np.empty(0, np.uint8)
+    text = (ends, content, content)
+    more = (ends, content, ends, content)
+    fill(source, table[:0], 0, 0, (True, True, True), numbers, text, text, more, text, np.zeros(STATES, np.int64))
