@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,30 +17,38 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headrace import Broker
 
-FAST_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _numbers = itertools.count()
+
+
+# A short life: no second compiler, one small collector, and plans that are walked rather than compiled.
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
+QUICK = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark starts a process for every query: where others use the machine too, that takes its time."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession
+    from headrace.core.errors import ConfigError
+    from headrace.spark.java import java_home
+    from headrace.spark.session import spark_session
 
-    from headrace.spark.session import worker_python
-
-    os.environ["PYSPARK_PYTHON"] = worker_python()
-
-    session = (
-        SparkSession.builder.master("local[2,4]")
-        .appName("headrace-tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.streaming.checkpointFileManagerClass", FAST_CHECKPOINTS)
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
+    try:
+        java_home()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    session = spark_session("headrace-tests", "local[2,4]", QUICK)
     yield session
     session.stop()
 
