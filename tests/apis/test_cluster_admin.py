@@ -9,14 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from headrace.apis import dispatch
-from headrace.apis.cluster_admin import API
+from headrace.apis.api import Context
+from headrace.apis.cluster_admin import API, Wish, admit
 from headrace.broker.cluster_settings import ClusterSettings
 from headrace.broker.council import Council
 from headrace.broker.decisions import Standard
 from headrace.broker.nodes import NodeWatch
 from headrace.broker.post import request_frame
 from headrace.broker.topics import NewTopic
-from headrace.core.errors import ErrorCode, ProtocolError
+from headrace.core.errors import ApiError, ErrorCode, ProtocolError
 
 
 @pytest.fixture
@@ -80,3 +81,14 @@ def test_what_is_not_known_is_said(three):
     for junk in (b"", b"{}", b"[1]", b'{"do": 1}', b'{"do": "drain", "nodes": 1}', b"\xff"):
         with pytest.raises(ProtocolError):
             asyncio.run(dispatch.answer(three.service, request_frame(API.key, junk), "127.0.0.1"))
+
+
+def test_what_changes_the_cluster_is_for_operators_and_looking_is_for_everybody(three):
+    stranger, operator = Context(three.service, 0, "", ""), Context(three.service, 0, "", "", operator=True)
+    for do in ("drain", "remove", "rebalance", "reassign", "elect", "dance"):
+        admit(operator, Wish(do))
+        with pytest.raises(ApiError, match="for operators") as refused:
+            admit(stranger, Wish(do))
+        assert refused.value.code is ErrorCode.cluster_authorization_failed
+    for do in ("describe", "reassignments"):
+        admit(stranger, Wish(do))

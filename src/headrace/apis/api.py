@@ -43,6 +43,7 @@ class Context:
     client_id: str
     client_host: str
     peer: int | None = None  # the node on the other side, if it has proved that it belongs to the cluster
+    operator: bool = False  # somebody who looks after the cluster, and has proved that
 
 
 Outcome = Answer | Encoded | None  # None: no answer is sent (Produce with acks=0)
@@ -56,7 +57,8 @@ class Api:
     name: str
     versions: tuple[int, int]  # that we serve
     handle: Callable[[Context, Any], Outcome | Awaitable[Outcome]]
-    on_error: Callable[[Context, Any, ApiError], Answer] | None = None
+    on_error: Callable[[Context, Any, ApiError], Answer | Encoded] | None = None
+    admit: Callable[[Context, Any], None] | None = None  # refuses (ApiError) on the node that was asked, not further on
     decode: Callable[[int, bytes, int], Any] | None = None  # (version, frame, offset); kio unless given
     hot: bool = False  # its log lines do not name the request: that costs more than it is worth here
     advertise_from: int | None = None  # a lower minimum to advertise only (Produce, for old librdkafka)

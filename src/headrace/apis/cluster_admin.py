@@ -11,7 +11,9 @@ well) and "error_message". It is not advertised.
 - reassign: "moves", a list of [topic, partition, replicas, or null to cancel]; answers "outcomes", a list of [topic,
   partition, error code, message]
 - elect: "partitions", a list of [topic, partition], or null for all; "unclean" (false unless said otherwise); answers
-  "outcomes" likewise
+  "outcomes" likewise. Whatever changes something (drain, remove, rebalance, reassign, elect) is for operators: who has
+  proved with PeerHello that it knows the cluster's secret; without one, from the same machine. Others get
+  CLUSTER_AUTHORIZATION_FAILED
 - reassignments: answers "moving", a list of [topic, partition, replicas, adding, removing, in sync]
 
 Differs from Kafka: it has nothing like it.
@@ -51,8 +53,20 @@ async def handle(ctx: Context, request: Wish) -> Encoded:
             raise ApiError(ErrorCode.invalid_request, f"there is no {request.do!r}; there are {', '.join(_DOINGS)}")
         found: Mapping[str, Any] = {"error_code": 0, "error_message": "", **await do(ctx, request)}
     except ApiError as error:
-        found = {"error_code": int(error.code), "error_message": str(error)}
+        return on_error(ctx, request, error)
     return Encoded((msgspec.json.encode(found),))
+
+
+def admit(ctx: Context, request: Wish) -> None:
+    """Raises ApiError."""
+    if request.do not in _FOR_EVERYBODY and not ctx.operator:
+        raise ApiError(
+            ErrorCode.cluster_authorization_failed, f"{request.do} is for operators: who knows the cluster's secret"
+        )
+
+
+def on_error(ctx: Context, request: Wish, error: ApiError) -> Encoded:
+    return Encoded((msgspec.json.encode({"error_code": int(error.code), "error_message": str(error)}),))
 
 
 def decode(version: int, frame: bytes, offset: int) -> Wish:
@@ -153,8 +167,17 @@ _DOINGS: Final[dict[str, Callable[[Context, Wish], Awaitable[Answer]]]] = {
     "elect": _elect,
     "reassignments": _reassignments,
 }
+_FOR_EVERYBODY: Final = frozenset({"describe", "reassignments"})
 
 
 API = Api(
-    key=KEY, name="ClusterAdmin", versions=(0, 0), handle=handle, decode=decode, private=True, for_controller=True
+    key=KEY,
+    name="ClusterAdmin",
+    versions=(0, 0),
+    handle=handle,
+    on_error=on_error,
+    admit=admit,
+    decode=decode,
+    private=True,
+    for_controller=True,
 )

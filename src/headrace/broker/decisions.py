@@ -230,10 +230,10 @@ def drain(image: Image, command: Drain) -> list[MetadataRecord]:
     known = image.brokers.get(command.node_id)
     if known is None:
         raise ApiError(ErrorCode.broker_id_not_registered, f"there is no node {command.node_id}")
-    if known.draining == command.on:
-        return []
-    records: list[MetadataRecord] = [msgspec.structs.replace(known, draining=command.on)]
-    if command.on:
+    records: list[MetadataRecord] = []
+    if known.draining != command.on:
+        records.append(msgspec.structs.replace(known, draining=command.on))
+    if command.on:  # said again, it moves what could not be moved the first time
         others = eligible(image) - {command.node_id}
 
         def without(topic: TopicImage, state: PartitionState) -> PartitionState | None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from headrace.core.errors import ProtocolError
 from headrace.gateways.kafka import hello
-from headrace.gateways.kafka.hello import ANYBODY, Answerer, Caller, Membership, RefusedError
+from headrace.gateways.kafka.hello import ANYBODY, OPERATOR, Answerer, Caller, Membership, RefusedError
 
 COUNTER = itertools.count()
 
@@ -51,9 +51,18 @@ def test_a_newcomer_learns_the_cluster_from_a_seed_it_can_check():
     assert (caller.cluster_id, caller.peer, answerer.peer) == ("c", 2, 7)
 
 
+def test_an_operator_proves_the_same_and_is_no_node():
+    caller, answerer = pair(Membership(OPERATOR, "", "s"), Membership(2, "c", "s"), target=ANYBODY)
+    converse(caller, answerer)
+    assert (caller.done, answerer.peer) == (True, OPERATOR)
+
+
 @pytest.mark.parametrize(
     ("one", "other", "target", "local", "word"),
     [
+        pytest.param(Membership(OPERATOR, "", "t"), Membership(2, "c", "s"), -1, True, "proof", id="operator, wrong"),
+        pytest.param(Membership(OPERATOR, ""), Membership(2, "c"), -1, False, "secret", id="operator, far, no secret"),
+        pytest.param(Membership(-3, "", "s"), Membership(2, "c", "s"), -1, True, "the caller says", id="no such role"),
         pytest.param(Membership(1, "c"), Membership(2, "c"), 2, False, "cluster.secret", id="far and no secret"),
         pytest.param(Membership(1, "c", "s"), Membership(2, "c"), 2, False, "cluster.secret", id="one secret, far"),
         pytest.param(Membership(1, "c", "s"), Membership(2, "c"), 2, True, "cluster.secret", id="one secret, near"),

@@ -180,16 +180,21 @@ class Connection(asyncio.Protocol):
             request = decode_request(api_key, version, frame, body_offset)
         context = self._context
         if context.version != version or context.client_id != client_id:
-            context = self._context = Context(self._service, version, client_id, self.host, context.peer)
+            context = self._context = Context(
+                self._service, version, client_id, self.host, context.peer, context.operator
+            )
         begun = self._monotonic()
         outcome: Any
         try:
             if api.hot:
                 outcome = api.handle(context, request)
-            elif api.for_controller and not self._service.controller.leads:
-                outcome = self._loop.create_task(self._hand_on(header, frame))
             else:
-                outcome = self._handle_named(api, header, context, request)
+                if api.admit is not None:
+                    api.admit(context, request)
+                if api.for_controller and not self._service.controller.leads:
+                    outcome = self._loop.create_task(self._hand_on(header, frame))
+                else:
+                    outcome = self._handle_named(api, header, context, request)
         except ApiError as error:
             outcome = self._excuse(api, context, request, error)
         kind = type(outcome)
@@ -227,7 +232,9 @@ class Connection(asyncio.Protocol):
             self._loop.call_later(REFUSAL_SECONDS, self._send_last, slot, parts)
             return
         if answerer.peer is not None:
-            self._context = Context(self._service, -1, "", self.host, answerer.peer)
+            is_operator = answerer.peer == hello.OPERATOR
+            peer = None if is_operator else answerer.peer
+            self._context = Context(self._service, -1, "", self.host, peer, is_operator)
             self._server.admit_peer(self)
         slot.parts = (_hello_answer(header, body),)
         self._held_bytes += len(slot.parts[0])
@@ -323,7 +330,9 @@ class Connection(asyncio.Protocol):
         if api.on_error is None:
             raise ProtocolError(f"{api.name}: {error}") from error
         answer = api.on_error(context, request, error)
-        if not answer.get("error_code"):  # it stands deeper in the answer; `_encode` counts those on top
+        if isinstance(answer, Encoded) or not answer.get(
+            "error_code"
+        ):  # it stands deeper in the answer; `_encode` counts those on top
             self._service.count_error(api.name, error.code)
         return answer
 

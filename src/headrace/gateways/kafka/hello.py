@@ -12,6 +12,8 @@ Rules:
 - Both sides prove: the answerer first, so that a caller tells nothing to a stranger.
 - Without a secret, only an address of this machine is believed, and only by an address of this machine.
 - A caller that does not know its cluster yet says "" and learns the id; the proof covers what it learned.
+- A person who looks after the cluster says OPERATOR in place of a node's id, and proves the same. An operator may ask
+  what only operators may; it is no node, and what is for nodes is not for it.
 - Each side names a range of versions; the highest that both know is spoken. New fields go to the ends of the structs.
 - Pure: bytes in, bytes out. Who delays and closes is the connection's business.
 """
@@ -35,6 +37,7 @@ VERSIONS: Final = (1, 1)  # of what nodes say to each other, the oldest and the 
 NONCE_BYTES: Final = 32
 MESSAGE_BYTES: Final = 4096
 ANYBODY: Final = -1  # the caller knows an address, not who lives there
+OPERATOR: Final = -2  # the caller is no node: a command, and somebody who knows the secret
 
 
 class RefusedError(HeadraceError):
@@ -88,7 +91,7 @@ _from_answerer = msgspec.msgpack.Decoder(Challenge | Welcome | Refusal)
 
 
 class Answerer:
-    """The side that was called. `peer` is the caller's id as soon as it has proved it."""
+    """The side that was called. `peer` is the caller's id (or OPERATOR) as soon as it has proved it."""
 
     def __init__(self, us: Membership, nonce: Callable[[int], bytes], *, local: bool) -> None:
         """`local`: both addresses are this machine's."""
@@ -128,7 +131,7 @@ class Answerer:
             )
         if hello.target_id not in (ANYBODY, us.node_id):
             raise RefusedError(f"this is node {us.node_id}, and the caller looks for node {hello.target_id}")
-        if hello.node_id == us.node_id or hello.node_id < 0:
+        if hello.node_id == us.node_id or (hello.node_id < 0 and hello.node_id != OPERATOR):
             raise RefusedError(f"the caller says that it is node {hello.node_id}, and that is the one it called")
         nonce = self._nonce(NONCE_BYTES)
         self._hello, self.version = hello, version
