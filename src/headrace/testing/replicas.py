@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -178,6 +179,8 @@ class ReplicaCluster:
         self.delay_s = 0.001
         self.fetches = 0
         self.silent = False  # the controller does not answer
+        self.loses_answers: Callable[[], bool] = lambda: False
+        self.new_files: Callable[[], Any] = MemoryFiles
         self.image = Image()
         self.nodes: dict[int, ReplicaNode] = {}
         self._cuts: set[frozenset[int]] = set()
@@ -188,7 +191,8 @@ class ReplicaCluster:
         async def whole() -> None:
             await scenario
             for node in [*self.nodes.values(), *self._lost]:
-                await node.stop()
+                if node.alive or node in self._lost:
+                    await node.stop()
 
         self.loop.run_until_complete(whole())
 
@@ -198,17 +202,20 @@ class ReplicaCluster:
     async def start(self, *node_ids: int) -> None:
         for node_id in node_ids or self.image.brokers:
             record = self.image.brokers[node_id]
-            files = self.nodes[node_id].files if node_id in self.nodes else MemoryFiles()
+            files = self.nodes[node_id].files if node_id in self.nodes else self.new_files()
             node = self.nodes[node_id] = ReplicaNode(self, node_id, files, record.epoch)
             await node.register()
 
     # ------------------------------------------------------------------ the controller
 
     def decide(self, *records: MetadataRecord) -> None:
-        """Commit records; all living nodes see it at once."""
+        """Commit records; all living nodes see it at once, but for those that are cut off from the controller."""
         self.image = apply(self.image, records)
+        self._tell()
+
+    def _tell(self) -> None:
         for node in self.nodes.values():
-            if node.alive:
+            if node.alive and node.image is not self.image and not self.is_cut(0, node.node_id):
                 node.apply(self.image)
 
     def make_topic(self, *replicas: tuple[int, ...]) -> None:
@@ -244,7 +251,12 @@ class ReplicaCluster:
         if self.silent or self.is_cut(command.node_id, 0):
             raise ApiError(ErrorCode.request_timed_out)
         records, errors = decisions.alter_in_sync(self.image, command)
+        lost = self.loses_answers()
+        if lost:
+            self.cut(0, command.node_id)
         self.decide(*records)
+        if lost:
+            raise ApiError(ErrorCode.request_timed_out)
         return InSyncAltered(errors)
 
     # ------------------------------------------------------------------ faults
@@ -255,6 +267,7 @@ class ReplicaCluster:
 
     def heal(self) -> None:
         self._cuts.clear()
+        self._tell()
 
     def is_cut(self, one: int, other: int) -> bool:
         return frozenset((one, other)) in self._cuts
@@ -264,6 +277,15 @@ class ReplicaCluster:
         node = self.nodes[node_id]
         node.alive = False
         self._lost.append(node)
+
+    async def lose_power(self, node_id: int, dice: Random) -> None:
+        """It stops, and what was not synced may be gone. Its files must be FaultyFiles."""
+        node = self.nodes[node_id]
+        node.alive = False
+        await node.in_sync.stop()
+        await node.replication.stop()
+        await node.flusher.drain()
+        node.files = node.files.power_cut(dice)
 
     async def restart(self, node_id: int) -> None:
         """Start a killed node again, on what it had written."""
