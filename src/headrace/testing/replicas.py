@@ -174,7 +174,7 @@ class ReplicaCluster:
 
     def __init__(self, *node_ids: int, topic: str = TOPIC, **config: Any) -> None:
         self.topic = topic
-        self.loop = SimLoop()
+        self.loop = SimLoop()  # type: ignore[abstract]
         self.config = replace(TopicConfig(), **{"flush": "os", "storage": "disk", **config})
         self.delay_s = 0.001
         self.fetches = 0
