@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from headrace.core.errors import ConfigError
@@ -114,3 +116,8 @@ def test_what_only_a_java_consumer_needs_is_accepted():
 def test_every_option_says_what_it_means():
     assert all(option.meaning for option in OPTIONS)
     assert len({option.name.lower() for option in OPTIONS}) == len(OPTIONS)
+
+
+def test_every_option_is_in_the_guide():
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    assert [option.name for option in OPTIONS if f"`{option.name}`" not in guide] == []
