@@ -330,9 +330,8 @@ class Connection(asyncio.Protocol):
         if api.on_error is None:
             raise ProtocolError(f"{api.name}: {error}") from error
         answer = api.on_error(context, request, error)
-        if isinstance(answer, Encoded) or not answer.get(
-            "error_code"
-        ):  # it stands deeper in the answer; `_encode` counts those on top
+        # An error that stands deeper in the answer; `_encode` counts those on top.
+        if isinstance(answer, Encoded) or not answer.get("error_code"):
             self._service.count_error(api.name, error.code)
         return answer
 
