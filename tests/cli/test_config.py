@@ -31,11 +31,11 @@ def test_check_finds_what_is_unknown_or_bad(command, tmp_path):
 def test_configs_of_a_topic_are_described_and_altered(online, headrace):
     topic = headrace.topic("configs")
     before = online("config", "describe", "topic", topic, "--changed", "--json").json
-    assert "retention.ms" not in before
-    assert online("config", "alter", "topic", topic, "--set", "retention.ms=1234567").code == 0
+    assert "segment.ms" not in before
+    assert online("config", "alter", "topic", topic, "--set", "segment.ms=1234567").code == 0
     changed = online("config", "describe", "topic", topic, "--changed", "--json").json
-    assert changed["retention.ms"] == {"value": "1234567", "source": "dynamic-topic", "read_only": False}
-    assert online("config", "alter", "topic", topic, "--delete", "retention.ms").code == 0
+    assert changed["segment.ms"] == {"value": "1234567", "source": "dynamic-topic", "read_only": False}
+    assert online("config", "alter", "topic", topic, "--delete", "segment.ms").code == 0
     assert online("config", "describe", "topic", topic, "--changed", "--json").json == before
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 def test_a_topic_is_created_listed_described_and_deleted(online, headrace):
     name = headrace.name("orders")
-    assert online("topic", "create", name, "-p", "3", "-c", "retention.ms=60000").out == f"created topic {name}\n"
+    assert online("topic", "create", name, "-p", "3", "-c", "segment.ms=60000").out == f"created topic {name}\n"
     listed = {row["topic"]: row for row in online("topic", "list", "--json").json}
     assert listed[name] == {
         "topic": name,
@@ -17,7 +17,7 @@ def test_a_topic_is_created_listed_described_and_deleted(online, headrace):
     (described,) = online("topic", "describe", name, "--json").json
     assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
     assert all(part["isr"] == part["replicas"] == [part["leader"]] for part in described["partitions"])
-    assert described["configs"]["retention.ms"]["value"] == "60000"
+    assert described["configs"]["segment.ms"]["value"] == "60000"
     assert online("topic", "delete", name, "--yes").out == f"deleted topic {name}\n"
     assert name not in {row["topic"] for row in online("topic", "list", "--json").json}
 
@@ -28,7 +28,7 @@ def test_describe_shows_offsets_sizes_and_only_configs_that_differ(online, headr
     shown = online("topic", "describe", name).out
     assert f"{name}: 1 partition, 2 messages" in shown
     assert "cleanup.policy=compact" in shown
-    assert "retention.ms" not in shown
+    assert "segment.ms" not in shown
     (described,) = online("topic", "describe", name, "--json").json
     (part,) = described["partitions"]
     assert (part["start_offset"], part["end_offset"]) == (0, 2)
@@ -46,15 +46,15 @@ def test_a_second_create_fails_and_names_the_way_out(online, headrace):
 
 
 def test_alter_grows_and_changes_only_what_it_is_told(online, headrace):
-    name = headrace.topic("grow", configs={"retention.ms": "60000"})
+    name = headrace.topic("grow", configs={"segment.ms": "60000"})
     ran = online(
-        "topic", "alter", name, "-p", "4", "-c", "max.message.bytes=2000000", "--delete-config", "retention.ms"
+        "topic", "alter", name, "-p", "4", "-c", "max.message.bytes=2000000", "--delete-config", "segment.ms"
     )
     assert ran.code == 0, ran.err
     (described,) = online("topic", "describe", name, "--json").json
     assert len(described["partitions"]) == 4
     assert described["configs"]["max.message.bytes"]["value"] == "2000000"
-    assert described["configs"]["retention.ms"]["default"]
+    assert described["configs"]["segment.ms"]["default"]
 
 
 def test_an_unknown_topic_is_not_created_by_asking(online, headrace):
@@ -70,7 +70,7 @@ def test_a_bad_name_a_bad_config_and_too_many_replicas_are_refused_in_one_line(o
     name = headrace.name("bad")
     for words in (
         ["topic", "create", "a/b"],
-        ["topic", "create", name, "-c", "retention.ms=soon"],
+        ["topic", "create", name, "-c", "segment.ms=soon"],
         ["topic", "create", name, "-c", "no.such=1"],
         ["topic", "create", name, "-r", "3"],
     ):
