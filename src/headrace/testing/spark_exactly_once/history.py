@@ -136,7 +136,7 @@ class History:
 
     def _make_topics(self) -> None:
         names = [what.SOURCE, *(topic for flow in self.flows for topic in what.topics(flow))]
-        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers})
+        admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers, "log_level": 3})
         for future in admin.create_topics([NewTopic(name, what.PARTITIONS, 1) for name in names]).values():
             future.result(30)
 
