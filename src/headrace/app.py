@@ -179,7 +179,7 @@ class Node:
         undo.push_async_callback(service.flusher.drain)
         self._copy(service)
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
-        attendance.is_fit = lambda: partitions.disk_fault is None
+        attendance.is_fit = lambda: partitions.is_fit
         attendance.start()
         undo.push_async_callback(attendance.leave)
         await attendance.admitted()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
 
+from headrace.broker import decisions
 from headrace.broker.replication import Throttle
 from headrace.core.errors import ApiError, CorruptionError, ErrorCode
+from headrace.testing.files import FaultyFiles
 from headrace.testing.replicas import TOPIC, ReplicaCluster
 
 DURABLE: dict[str, Any] = {"flush": "ack"}
@@ -241,6 +244,57 @@ def test_a_damaged_batch_is_never_copied() -> None:
         with pytest.raises(CorruptionError):
             follower.append_copied(bytes(data))
         assert follower.log.end_offset == 1
+
+    cluster.run(scenario())
+
+
+@pytest.mark.parametrize("in_sync", [True, False])
+def test_a_damaged_replica_is_copied_anew_once_nobody_counts_on_it(in_sync: bool) -> None:
+    cluster = three(**DURABLE)
+    cluster.new_files = FaultyFiles
+
+    async def scenario() -> None:
+        await cluster.start()
+        for _ in range(20):
+            await cluster.nodes[1].produce(b"a" * 100)
+        await cluster.lose_power(3, Random(1))
+        files = cluster.nodes[3].files
+        [path] = [path for path in files.paths() if path.endswith(".log")]
+        files.flip(path, 8 * 700)
+        if not in_sync:
+            cluster.decide(*decisions.fence(cluster.image, 3, decisions.Standard()))
+        await cluster.start(3)
+        node = cluster.nodes[3]
+        if in_sync:  # it could be elected: it stays away, and asks to be fenced
+            assert node.partitions.faults and not node.partitions.is_fit
+            assert node.partitions.replica(TOPIC, 0) is None
+            cluster.decide(*decisions.fence(cluster.image, 3, decisions.Standard()))
+            await node.partitions.settled()
+        assert not node.partitions.faults and node.partitions.is_fit
+        assert node.files.names("stray") == ["orders-0"]
+        cluster.decide(*decisions.unfence(cluster.image, 3, decisions.Standard()))
+        await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
+        assert node.values() == cluster.nodes[1].values()
+
+    cluster.run(scenario())
+
+
+def test_a_damaged_log_that_nobody_else_has_is_left_alone() -> None:
+    cluster = ReplicaCluster(1, flush="ack")
+    cluster.make_topic((1,))
+    cluster.new_files = FaultyFiles
+
+    async def scenario() -> None:
+        await cluster.start()
+        for _ in range(20):
+            await cluster.nodes[1].produce(b"a" * 100)
+        await cluster.lose_power(1, Random(1))
+        files = cluster.nodes[1].files
+        [path] = [path for path in files.paths() if path.endswith(".log")]
+        files.flip(path, 8 * 700)
+        await cluster.start(1)
+        assert cluster.nodes[1].partitions.faults and cluster.nodes[1].partitions.is_fit
+        assert files.names("stray") == []
 
     cluster.run(scenario())
 

@@ -8,7 +8,9 @@ Rules:
 - Logs are opened and removed in workers, one after the other; `settled` waits for that. What was wanted when the work
   began may be wanted no more when it is done: the newest image decides.
 - A log carries the id of its topic. One of an older topic of the same name is removed before a new one is opened.
-- A log that cannot be opened is offline: its partition answers KAFKA_STORAGE_ERROR, the others go on.
+- A log that cannot be opened is offline: its partition answers KAFKA_STORAGE_ERROR, the others go on. If it is damaged
+  and others are in sync, it is set aside and copied anew; but not before this node has left the in-sync set, lest it be
+  elected with an empty log. To get there it is not `is_fit` for a while.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from uuid import UUID
 
 from headrace.broker.partition import Partition
 from headrace.core.counters import Traffic
-from headrace.core.errors import ApiError, DiskFailedError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
 from headrace.storage import cutting
 from headrace.storage.log import Log
 
@@ -74,6 +76,7 @@ class Partitions:
         self._replicas: dict[str, dict[int, Partition]] = {}
         self._leaders: dict[str, dict[int, Partition]] = {}
         self._faults: dict[Place, str] = {}
+        self._damaged: dict[Place, None] = {}  # those of the faults that another replica could mend
         self.disk_fault: StorageError | None = None  # the data directory has failed, or a part of it
         self._image: Image | None = None
         self._is_registered = False
@@ -93,6 +96,14 @@ class Partitions:
     def faults(self) -> list[str]:
         """What is offline, and why."""
         return [f"{topic}-{index}: {why}" for (topic, index), why in self._faults.items()]
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether this node may lead, and be in sync; otherwise it asks to be fenced."""
+        if self.disk_fault is not None:
+            return False
+        records = [self._image.partition(*place) for place in self._damaged] if self._image is not None else []
+        return not any(record is not None and self.node_id in record.isr and len(record.isr) > 1 for record in records)
 
     def get(self, topic: str, index: int) -> Partition:
         """The partition if we lead it, or the ApiError that its client deserves."""
@@ -120,7 +131,10 @@ class Partitions:
         for topic in image.topics.values():
             for record in topic.partitions:
                 if self.node_id in record.replicas:
-                    log = self._open(topic.name, record.index, topic.topic_id, self._config(topic, image))
+                    config = self._config(topic, image)
+                    log = self._open(topic.name, record.index, topic.topic_id, config)
+                    if isinstance(log, CorruptionError) and self._may_copy_anew(record):
+                        log = self._open(topic.name, record.index, topic.topic_id, config, anew=True)
                     self._adopt(topic, record, log)
         if is_current:
             self._is_registered = True
@@ -155,16 +169,22 @@ class Partitions:
     def _assign_all(self, topic: TopicImage) -> None:
         present = self._replicas.get(topic.name, {})
         for record in topic.partitions:
-            partition = present.get(record.index)
+            partition, place = present.get(record.index), (topic.name, record.index)
             if self.node_id not in record.replicas:
                 if partition is not None:
                     self._drop(partition)
-                self._opening.pop((topic.name, record.index), None)
-                self._faults.pop((topic.name, record.index), None)
+                self._opening.pop(place, None)
+                self._faults.pop(place, None)
+                self._damaged.pop(place, None)
             elif partition is not None:
                 self._assign(partition, record)
-            elif (topic.name, record.index) not in self._faults:
-                self._opening[topic.name, record.index] = topic.topic_id
+            elif place not in self._faults or (place in self._damaged and self._may_copy_anew(record)):
+                self._faults.pop(place, None)
+                self._opening[place] = topic.topic_id
+
+    def _may_copy_anew(self, record: PartitionRecord) -> bool:
+        """Whether nobody counts on what this node has, and somebody else has it."""
+        return self.node_id not in record.isr and record.leader >= 0
 
     def _assign(self, partition: Partition, record: PartitionRecord) -> None:
         """Let a partition lead or follow, as its record says."""
@@ -218,7 +238,9 @@ class Partitions:
             topic_id = self._opening.pop(place)
             assert self._image is not None
             topic = self._image.topics[place[0]]
-            opened = await self._workers.run(partial(self._open, *place, topic_id, self._config(topic, self._image)))
+            config, anew = self._config(topic, self._image), place in self._damaged
+            self._damaged.pop(place, None)
+            opened = await self._workers.run(partial(self._open, *place, topic_id, config, anew=anew))
             now = self._image.topics.get(place[0])
             record = self._image.partition(*place)
             if now is not None and record is not None and now.topic_id == topic_id and self.node_id in record.replicas:
@@ -231,11 +253,17 @@ class Partitions:
 
     # ------------------------------------------------------------------ logs
 
-    def _open(self, topic: str, index: int, topic_id: UUID, config: TopicConfig) -> Log | StorageError:
-        """Blocking."""
+    def _open(
+        self, topic: str, index: int, topic_id: UUID, config: TopicConfig, *, anew: bool = False
+    ) -> Log | StorageError:
+        """Blocking. `anew`: set aside what is there."""
         try:
             files = self._memory if config.storage == "memory" else self._disk
             path = log_path(topic, index)
+            if anew:
+                logger.warning("a damaged log is set aside, to be copied from its leader", extra={"path": path})
+                files.remove(f"stray/{topic}-{index}")
+                files.rename(path, f"stray/{topic}-{index}")
             owner = cutting.owner(files, path)
             if owner is not None and owner != topic_id.bytes:
                 logger.warning("a log is of an older topic of the same name; it is removed", extra={"path": path})
@@ -257,6 +285,8 @@ class Partitions:
         name, index = topic.name, record.index
         if isinstance(log, StorageError):
             self._faults[name, index] = str(log)
+            if isinstance(log, CorruptionError):
+                self._damaged[name, index] = None
             logger.error("a partition is offline", extra={"topic": name, "partition": index, "reason": str(log)})
             return
         traffic = self._counters.topics.setdefault(name, Traffic())
@@ -270,6 +300,7 @@ class Partitions:
     def _drop_topic(self, name: str) -> None:
         for key in [key for key in self._faults if key[0] == name]:
             del self._faults[key]
+            self._damaged.pop(key, None)
         for key in [key for key in self._opening if key[0] == name]:
             del self._opening[key]
         for partition in list(self._replicas.get(name, {}).values()):
