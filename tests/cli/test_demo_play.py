@@ -44,7 +44,7 @@ def test_the_play_ends_with_books_that_agree_and_leaves_nothing(rehearsal: Any) 
         last = play.story.samples[-1]
         assert last.sent == last.archived == play.shops.day.truth.sent["orders"]
         assert play.story.killed_at < play.story.back_at
-        assert any(text.startswith("kill -9: 1 processes") for text in told)
+        assert any(text.startswith("kill -9: all 1 processes") for text in told)
     finally:
         play.close()
     assert not play.folder.exists() and not play.shops.is_alive() and not play.tally.is_alive()

@@ -26,8 +26,8 @@ def check_rollup(truth: Truth, cells: Cells, seen: Counter[tuple[int, str]]) -> 
     twice = [place for place, times in seen.items() if times > 1]
     wrong = [place for place in {*truth.cells, *cells} if truth.cells.get(place) != cells.get(place)]
     if not twice and not wrong:
-        told = f"{truth.orders:,} orders ({truth.late:,} late) in {len(cells)} windows, {_euro(truth.cents)}"
-        return Check(what, f"{told}; numbers, takings and ids agree", True)
+        told = f"{truth.orders:,} orders ({truth.late:,} late), {len(cells)} windows"
+        return Check(what, f"{told}; numbers, ids, {_euro(truth.cents)} agree", True)
     counted = sum(cell.orders for cell in cells.values())
     places = ", ".join(f"{city} at {hour}" for hour, city in sorted({*twice, *wrong})[:5])
     return Check(

@@ -134,7 +134,7 @@ class Play:
             made_one.result(30)
         self.story.pipeline = setting.write(self.home, address)
         self.process = run_pipeline(self.home, self.folder / "pipeline.log")
-        self._note("Spark starts, in a process of its own: a roll-up and an archive, as pipeline.yml says")
+        self._note("Spark starts in a process of its own: a roll-up and an archive")
         self.shops = Shops(Day(self.story.orders, datetime.now(UTC).date()), address, self._seconds)
         self.tally = Tally(address)
         self.tally.start()
@@ -150,7 +150,7 @@ class Play:
         count = self.process.kill()
         self.process = None
         self.story.killed_at = self.story.now()
-        self._note(f"kill -9: {count} processes of the pipeline are gone, in the middle of their work")
+        self._note(f"kill -9: all {count} processes of the pipeline are gone, amid their work")
         self.shops.hurry.set()
         until = time.monotonic() + DOWN_SECONDS
         self._until(lambda: time.monotonic() >= until, "a moment")
@@ -176,7 +176,7 @@ class Play:
         from headrace.spark.pipeline.state import State
 
         State(self.home).ask_to_stop()
-        self._note("all is counted; the pipeline stops, and Spark answers a question and replays the cash payments")
+        self._note("all is counted; Spark answers a question and replays payments")
         process, answers = self.process, self.home / setting.ANSWERS
         assert process is not None
         self._until(answers.exists, "the answer")
