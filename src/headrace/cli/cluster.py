@@ -1,4 +1,7 @@
-"""`headrace cluster`: several brokers as one; `cluster up` runs them all on this machine."""
+"""`headrace cluster`: several brokers as one; `cluster up` runs them all on this machine.
+
+The verbs for a cluster that runs are in `cluster_status` and `cluster_moves`, `init` is in `cluster_init`.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.cli import output
+from headrace.cli import cluster_init, cluster_moves, cluster_status, output
 from headrace.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from headrace.supervisor.plan import Choices, Plan
 
 app = typer.Typer(
-    help="Several brokers as one cluster.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    help="Several brokers as one cluster: prepare it, look at it, move what it holds.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
+app.command()(cluster_init.init)
+for verb in (
+    cluster_status.status,
+    cluster_status.nodes,
+    cluster_moves.drain,
+    cluster_moves.remove,
+    cluster_moves.rebalance,
+    cluster_moves.reassign,
+    cluster_moves.elect,
+):
+    app.command()(verb)
 
 
 @app.command()
@@ -32,7 +49,9 @@ def up(
     status_port: Annotated[int | None, typer.Option("--status-port", metavar="PORT", help="[8080]")] = None,
     memory: Annotated[bool, typer.Option("--memory", help="Keep nothing once everything has stopped.")] = False,
 ) -> None:
-    """Start brokers on this machine, watch them, restart what dies, and open a console.
+    """Run a whole cluster on this machine, with a console.
+
+    Starts the brokers, watches them, restarts what dies.
 
     \b
       headrace cluster up                     five brokers on 9092 to 9096, data in ./data

@@ -53,17 +53,26 @@ class RawConnection:
         body = io.BytesIO()
         entity_writer(type(header))(body, header)
         entity_writer(type(request))(body, request)
-        try:
-            self._socket.sendall(struct.pack(">i", body.tell()) + body.getvalue())
-            (size,) = struct.unpack(">i", self._exactly(4))
-            if not 0 < size <= FRAME_BYTES:
-                raise ClientError(f"the broker sent a frame of {size} bytes")
-            content = self._exactly(size)
-        except OSError as error:
-            raise ClientError(f"the broker did not answer {type(request).__name__} ({error})", "TIMED_OUT") from None
+        content = self.exchange(body.getvalue(), type(request).__name__)
         _, skip = entity_reader(answer.__header_schema__)(content, 0)
         found, _ = entity_reader(answer)(content, skip)
         return found
+
+    def exchange(self, frame: bytes, name: str) -> bytes:
+        """Send a whole request and read the answer's frame, its header too. `name` is for complaints."""
+        try:
+            self._socket.sendall(struct.pack(">i", len(frame)) + frame)
+            (size,) = struct.unpack(">i", self._exactly(4))
+            if not 0 < size <= FRAME_BYTES:
+                raise ClientError(f"the broker sent a frame of {size} bytes")
+            return self._exactly(size)
+        except OSError as error:
+            raise ClientError(f"the broker did not answer {name} ({error})", "TIMED_OUT") from None
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        """Both addresses: the broker's and ours."""
+        return self._socket.getpeername(), self._socket.getsockname()
 
     def _exactly(self, size: int) -> bytes:
         body = bytearray()
