@@ -16,7 +16,8 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 
 def exported() -> set[str]:
     counters = Counters(requests={"Produce": Histogram()}, errors={("Produce", 1): 1}, topics={"t": Traffic()})
-    numbers = metrics.Numbers(True, counters, [("t", 0, 0, 0, 0, 0)], [("g", "t", 0, 0)], {"Stable": 1})
+    led, offsets = [("t", 0, 3, 3)], [("g", "t", 0, 0)]
+    numbers = metrics.Numbers(True, counters, [("t", 0, 0, 0, 0, 0)], led, offsets, {"Stable": 1})
     text, _ = metrics.Page("1").encode(numbers, "")
     return {line.split("{")[0].split(" ")[0] for line in text.decode().splitlines() if not line.startswith("#")}
 

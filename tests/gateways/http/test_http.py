@@ -29,11 +29,19 @@ class Log:
 
 
 @dataclass
+class Record:
+    replicas: tuple[int, ...]
+
+
+@dataclass
 class Partition:
     topic: str
     index: int
     high_watermark: int
     log: Log
+    leads: bool = True
+    in_sync: int = 1
+    record: Record | None = None
 
 
 class Groups:
@@ -49,8 +57,9 @@ class Service:
     counters: Counters = field(default_factory=Counters)
     partitions: list[Partition] = field(
         default_factory=lambda: [
-            Partition("orders", 0, 90, Log(10, 100, 4096)),
-            Partition("orders", 1, 5, Log(0, 5, 99)),
+            Partition("orders", 0, 90, Log(10, 100, 4096), in_sync=2, record=Record((1, 2, 3))),
+            Partition("orders", 1, 5, Log(0, 5, 99), record=Record((1,))),
+            Partition("copied", 0, 5, Log(0, 5, 99), leads=False, record=Record((2, 1))),
         ]
     )
     groups: Groups = field(default_factory=Groups)
@@ -178,6 +187,10 @@ def test_the_metrics_are_what_the_broker_counted(accept, parse):
     assert samples["headrace_partition_start_offset", "0", "orders"] == 10
     assert samples["headrace_partition_end_offset", "0", "orders"] == 100
     assert samples["headrace_partition_high_watermark", "0", "orders"] == 90
+    assert samples["headrace_partition_replicas", "0", "orders"] == 3
+    assert samples["headrace_partition_in_sync_replicas", "0", "orders"] == 2
+    assert ("headrace_partition_replicas", "0", "copied") not in samples
+    assert samples["headrace_under_replicated_partitions",] == 1
     assert samples["headrace_partition_size_bytes", "0", "orders"] == 4096
     assert samples["headrace_group_lag", "billing", "0", "orders"] == 20
     assert ("headrace_group_lag", "billing", "0", "gone") not in samples

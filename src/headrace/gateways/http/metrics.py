@@ -33,6 +33,7 @@ class Numbers:
     ready: bool
     counters: Counters
     partitions: list[tuple[str, int, int, int, int, int]]  # topic, index, start, end, high watermark, bytes
+    led: list[tuple[str, int, int, int]]  # of those that this node leads: topic, index, replicas, in sync
     group_offsets: list[tuple[str, str, int, int]]  # group, topic, index, committed offset
     group_states: dict[str, int]
 
@@ -53,6 +54,11 @@ def read(service: Observed) -> Numbers:
             (part.topic, part.index, log.start_offset, log.end_offset, part.high_watermark, log.size_bytes)
             for part in service.partitions
             for log in (part.log,)
+        ],
+        led=[
+            (part.topic, part.index, len(part.record.replicas), part.in_sync)
+            for part in service.partitions
+            if part.leads and part.record is not None
         ],
         group_offsets=list(service.groups.group_offsets()),
         group_states={str(state): count for state, count in service.groups.states().items()},
@@ -177,6 +183,18 @@ def _partitions(numbers: Numbers) -> Iterator[Metric]:
         marks.add_metric(labels, mark)
         sizes.add_metric(labels, size)
     yield from (starts, ends, marks, sizes)
+    replicas = GaugeMetricFamily(
+        "headrace_partition_replicas", "Replicas of a partition that this node leads.", labels=_PARTITION
+    )
+    in_sync = GaugeMetricFamily(
+        "headrace_partition_in_sync_replicas", "Those of them that have all that is committed.", labels=_PARTITION
+    )
+    for topic, index, count, synced in numbers.led:
+        replicas.add_metric([topic, str(index)], count)
+        in_sync.add_metric([topic, str(index)], synced)
+    lacking = sum(synced < count for _, _, count, synced in numbers.led)
+    text = "Partitions that this node leads and that not all replicas are in sync with."
+    yield from (replicas, in_sync, GaugeMetricFamily("headrace_under_replicated_partitions", text, value=lacking))
 
 
 def _groups(numbers: Numbers) -> Iterator[Metric]:

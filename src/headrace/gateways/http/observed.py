@@ -21,8 +21,15 @@ class ObservedLog(Protocol):
     def size_bytes(self) -> int: ...
 
 
+class ObservedRecord(Protocol):
+    """What was decided about a partition."""
+
+    @property
+    def replicas(self) -> Sequence[int]: ...
+
+
 class ObservedPartition(Protocol):
-    """A partition that this broker leads."""
+    """A partition of which this broker has a replica."""
 
     @property
     def topic(self) -> str: ...
@@ -35,6 +42,15 @@ class ObservedPartition(Protocol):
 
     @property
     def log(self) -> ObservedLog: ...
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def in_sync(self) -> int: ...
+
+    @property
+    def record(self) -> ObservedRecord | None: ...
 
 
 class ObservedGroups(Protocol):
