@@ -47,6 +47,9 @@ class ImagePartitions:
             for record in topic.partitions:
                 yield self.get(topic.name, record.index)
 
+    def replica(self, topic: str, index: int) -> Any:
+        return None if self._controller.image.partition(topic, index) is None else self.get(topic, index)
+
     def get(self, topic: str, index: int) -> Any:
         if self._controller.image.partition(topic, index) is None:
             raise ApiError(ErrorCode.unknown_topic_or_partition)

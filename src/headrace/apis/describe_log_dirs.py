@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.apis.api import Answer, Api, Context
-from headrace.core.errors import ApiError
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
@@ -37,10 +36,8 @@ def _partitions(ctx: Context, asked: Any) -> Iterable[Partition]:
         yield from ctx.service.partitions
         return
     for name, index in dict.fromkeys((topic.topic, index) for topic in asked for index in topic.partitions):
-        try:
-            yield ctx.service.partitions.get(name, index)
-        except ApiError:
-            continue
+        if (partition := ctx.service.partitions.replica(name, index)) is not None:
+            yield partition
 
 
 API = Api(key=35, name="DescribeLogDirs", versions=(1, 5), handle=handle)
