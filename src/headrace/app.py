@@ -229,7 +229,8 @@ class Node:
         """Be one of the quorum, and wait until this node knows what the others have decided."""
         controller, undo = service.controller, self._undo
         quorum = controller.quorum
-        post = Post(self._links, quorum.unreachable, timeout_s=self._settings.cluster.election_ms / 1000)
+        timeout_s = self._settings.cluster.election_ms / 1000
+        post = Post(self._links, quorum.unreachable, timeout_s=timeout_s, refused=self._nodes.refused)
         quorum.send = post.send
         undo.push_async_callback(post.close)
         controller.start()

@@ -227,15 +227,17 @@ def test_a_silent_node_is_fenced_after_its_session_and_comes_back_with_a_beat():
     run(scenario)
 
 
-def test_gossip_alone_fences_nobody_that_beats():
+@pytest.mark.parametrize("hint", ["suspected", "refused"])
+def test_a_hint_alone_fences_nobody_that_beats(hint):
     async def scenario():
         hall = await three()
         await hall.wait(hall.places[3].attendance.beat())
-        hall.leader.nodes.suspected(3)
+        tell = getattr(hall.leader.nodes, hint)
+        tell(3)
         await hall.assembly.tick(3)
         assert not hall.leader.image.brokers[3].fenced
         hall.now += 0.5
-        hall.leader.nodes.suspected(3)
+        tell(3)
         await hall.assembly.tick(3)
         assert hall.leader.image.brokers[3].fenced
 

@@ -4,7 +4,8 @@ Rules:
 - Every node has this object; it acts only while its node leads. A new leader gives everybody a new session, except the
   leader before it: that one was silent already.
 - A node that was not heard for a session is fenced. A controller that was held up itself blames nobody for that time.
-- Gossip may say that a node is dead; it is fenced then if it has missed two beats, too.
+- Gossip may say that a node is dead, or its machine that nobody listens there; it is fenced then if it has missed two
+  beats, too.
 - A fenced node comes back when it beats and has applied all that it must know.
 - The number of voters is odd: learners are made voters in pairs, and only those that are alive and have caught up. A
   voter that stays away is replaced when a learner is there for it.
@@ -53,16 +54,19 @@ class NodeWatch:
         self._last_look = 0.0
         self._next_balance = 0.0
         self._task: asyncio.Task[None] | None = None
+        self._fencing: asyncio.Task[None] | None = None
         controller.watch(self._stands)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="node-watch")
 
     async def stop(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
+        tasks = [task for task in (self._task, self._fencing) if task is not None]
+        self._task = None
+        for task in tasks:
             task.cancel()
-            await asyncio.wait([task])
+        if tasks:
+            await asyncio.wait(tasks)
 
     # What is heard
 
@@ -89,8 +93,27 @@ class NodeWatch:
 
     def suspected(self, node: int) -> None:
         """Gossip believes that a node is dead: look at once."""
-        if self._controller.leads and self._silence(node) > MISSED_BEATS * self._beat_s:
-            asyncio.get_running_loop().create_task(self._fence(node, "gossip believes it dead"), name="fence")
+        self._doubt(node, "gossip believes it dead")
+
+    def refused(self, node: int) -> None:
+        """A node's machine says that nobody listens there: look at once."""
+        self._doubt(node, "nobody listens there")
+
+    def _doubt(self, node: int, reason: str) -> None:
+        if not self._controller.leads or self._taken_over_at is None or self._fencing is not None:
+            return
+        known = self._controller.proposed.brokers.get(node)
+        if known is None or known.fenced or self._silence(node) <= MISSED_BEATS * self._beat_s:
+            return
+        self._fencing = asyncio.get_running_loop().create_task(self._fence_now(node, reason), name="fence")
+
+    async def _fence_now(self, node: int, reason: str) -> None:
+        try:
+            await self._fence(node, reason)
+        except ApiError as error:
+            logger.info("a node could not be fenced", extra={"node": node, "reason": str(error)})
+        finally:
+            self._fencing = None
 
     # What is done
 

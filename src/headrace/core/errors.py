@@ -70,7 +70,11 @@ class CorruptionError(StorageError):
 
 
 class LinkError(HeadraceError):
-    """A peer broker does not answer."""
+    """A peer broker does not answer. `refused`: its machine does, and says that nobody listens there."""
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
 
 
 class ConfigError(HeadraceError):

@@ -240,7 +240,8 @@ class Link:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await links.network.connect(address, new_stream)
             except (OSError, TimeoutError) as error:
-                self._failed(f"no connection to {address[0]}:{address[1]} ({str(error) or 'timed out'})")
+                reason = f"no connection to {address[0]}:{address[1]} ({str(error) or 'timed out'})"
+                self._failed(reason, refused=isinstance(error, ConnectionRefusedError))
                 return
             self._loop.call_later(CONNECT_SECONDS, self._must_be_welcome, self._stream)
         finally:
@@ -273,22 +274,22 @@ class Link:
                 self._failed(reason)
         self._fail(stream.take_calls(), reason)
 
-    def _failed(self, reason: str) -> None:
+    def _failed(self, reason: str, *, refused: bool = False) -> None:
         self._stream = None
         self._pause = min(LONGEST_PAUSE_SECONDS, self._pause * 2 or FIRST_PAUSE_SECONDS)
         self._links.complain(self._name, reason)
-        self._fail_waiting(reason)
+        self._fail_waiting(reason, refused=refused)
 
     # -- the end of calls
 
-    def _fail_waiting(self, reason: str) -> None:
+    def _fail_waiting(self, reason: str, *, refused: bool = False) -> None:
         waiting, self._waiting = self._waiting, {}
-        self._fail(list(waiting), reason)
+        self._fail(list(waiting), reason, refused=refused)
 
-    def _fail(self, calls: list[Call], reason: str) -> None:
+    def _fail(self, calls: list[Call], reason: str, *, refused: bool = False) -> None:
         for call in calls:
             if not call.answer.done():
-                call.answer.set_exception(self._error(reason))
+                call.answer.set_exception(self._error(reason, refused=refused))
             self.finished(call)
 
     def finished(self, call: Call) -> None:
@@ -305,8 +306,8 @@ class Link:
             stream.abort()
             self.lost(stream, "it has fallen silent")
 
-    def _error(self, reason: str) -> LinkError:
-        return LinkError(f"{self._name}: {reason}")
+    def _error(self, reason: str, *, refused: bool = False) -> LinkError:
+        return LinkError(f"{self._name}: {reason}", refused=refused)
 
 
 class PeerLinks:
