@@ -3,7 +3,8 @@
 Rules:
 - One session per process: a running one is returned as it is.
 - Nothing but our own words reaches the terminal: the JVM and the Python workers write to a log file, and only errors.
-- Workers run this Python; Arrow is on; `local[N]` retries a failed task, as a cluster does.
+- Workers run this Python, and local ones are forked with the decoder ready. Arrow is on. `local[N]` retries a failed
+  task, as a cluster does.
 - Checkpoints of local masters are written by plain rename: three times faster, and one driver is all there is.
 - What is missing (pyspark, its version, Java) is one sentence with its remedy.
 """
@@ -96,6 +97,7 @@ def settings(name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
             "spark.sql.shuffle.partitions": "4",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
+            "spark.python.daemon.module": "headrace.spark.daemon",
         }
     extra = conf.get("spark.driver.extraJavaOptions")
     found.update(conf)
