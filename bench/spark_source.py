@@ -1,6 +1,6 @@
 """The Spark source against Spark's own Kafka connector: same broker, same topic, same Spark, one run.
 
-    python -m bench.spark_source [--rows 4000000] [--jars DIR] [--json FILE]
+    python -m bench.spark_source [--rows 4000000] [--jars DIR] [--conf NAME=VALUE] [--json FILE]
 
 Ratios are what counts; on a busy machine, CPU time per row. `--jars` is a directory with the connector's jars
 (spark-sql-kafka-0-10, its token provider, kafka-clients, commons-pool2); without it only our source is measured.
@@ -13,21 +13,23 @@ import json
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-FAST_CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+
+def make(bootstrap, topic, partitions):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
 
 
 def fill(bootstrap, topic, rows, size, partitions):
     """Put ready-made batches into a topic."""
     from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(10)
+    make(bootstrap, topic, partitions)
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -47,25 +49,16 @@ def fill(bootstrap, topic, rows, size, partitions):
     assert producer.flush(60) == 0
 
 
-def session(jars):
-    from pyspark.sql import SparkSession
+def session(jars, conf):
+    from headrace.spark.session import spark_session
 
-    builder = (
-        SparkSession.builder.master("local[2,4]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.memory", "3g")
-        .config("spark.sql.streaming.checkpointFileManagerClass", FAST_CHECKPOINTS)
-    )
+    settings = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "3g", **conf}
     if jars:
-        builder = builder.config("spark.jars", ",".join(str(each) for each in sorted(Path(jars).glob("*.jar"))))
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    return spark
+        settings["spark.jars"] = ",".join(str(each) for each in sorted(Path(jars).glob("*.jar")))
+    return spark_session("bench", "local[2]", settings)
 
 
-def register_floor(spark):
+def register_floor(spark, parts):
     """A Python source that does nothing but exist: what Spark itself takes for a micro-batch of one."""
     import pyarrow as pa
     from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
@@ -78,7 +71,7 @@ def register_floor(spark):
             return {"at": start["at"] + 20}
 
         def partitions(self, start, end):
-            return [InputPartition(0), InputPartition(1)]
+            return [InputPartition(index) for index in range(parts)]
 
         def read(self, partition):
             yield pa.RecordBatch.from_arrays([pa.array([b"x" * 100] * 10)], ["value"])
@@ -86,7 +79,7 @@ def register_floor(spark):
     class Floor(DataSource):
         @classmethod
         def name(cls):
-            return "floor"
+            return f"floor{parts}"
 
         def schema(self):
             return "value binary"
@@ -121,7 +114,7 @@ def cpu_seconds():
     return total
 
 
-def micro_batches(spark, form, bootstrap, topic, seconds, rows):
+def micro_batches(spark, form, bootstrap, topic, parts, seconds, rows):
     """Milliseconds per micro-batch of a busy query into nothing."""
     from confluent_kafka import Producer
 
@@ -144,7 +137,7 @@ def micro_batches(spark, form, bootstrap, topic, seconds, rows):
     try:
         while end is None or time.monotonic() < end:
             for index in range(rows):
-                producer.produce(topic, b"x" * 100, partition=index % 2)
+                producer.produce(topic, b"x" * 100, partition=index % parts)
             producer.flush(5)
             progress = query.lastProgress
             if query.exception() is not None:
@@ -171,9 +164,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=20, help="of micro-batches per source")
     parser.add_argument("--jars", default="")
+    parser.add_argument("--conf", action="append", default=[], help="NAME=VALUE for Spark")
     parser.add_argument("--json", default="")
     args = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
     from headrace.testing.process import BrokerProcess
 
@@ -186,7 +179,7 @@ def main():
         for size, rows in sizes.values():
             fill(bootstrap, f"bench-{size}", rows, size, 2)
         began = time.perf_counter()
-        spark = session(args.jars)
+        spark = session(args.jars, dict(each.split("=", 1) for each in args.conf))
         result["spark"] = spark.version
         result["load before"] = os.getloadavg()[0]
         result["session_s"] = round(time.perf_counter() - began, 1)
@@ -205,9 +198,12 @@ def main():
             if args.jars:
                 result[name]["times as fast"] = round(best["kafka"] / best["headrace"], 2)
                 result[name]["times less CPU"] = round(cpu["kafka"] / cpu["headrace"], 2)
-        register_floor(spark)
-        for form in [*forms, "floor"]:
-            result[f"micro-batch {form}"] = micro_batches(spark, form, bootstrap, "bench-100", args.seconds, 20)
+        for parts in (1, 2):
+            register_floor(spark, parts)
+            make(bootstrap, f"small-{parts}", parts)
+            for form in [*forms, f"floor{parts}"]:
+                found = micro_batches(spark, form, bootstrap, f"small-{parts}", parts, args.seconds, 20)
+                result[f"micro-batch, {parts} partitions, {form}"] = found
         spark.stop()
     result["load after"] = os.getloadavg()[0]
     shutil.rmtree(folder, ignore_errors=True)
