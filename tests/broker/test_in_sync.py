@@ -97,6 +97,29 @@ def test_a_node_that_is_fenced_or_was_started_again_does_not_join() -> None:
     cluster.run(scenario())
 
 
+def test_who_keeps_up_but_is_fenced_is_waited_for_no_longer() -> None:
+    cluster = two()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await shrink(cluster)
+        cluster.silent = True
+        cluster.heal()
+        leader = cluster.nodes[1]
+        await cluster.until(lambda: cluster.nodes[2].get().log.end_offset == 1)
+        await asyncio.sleep(0.1)
+        cluster.kill(2)
+        cluster.silent = False
+        node = cluster.image.brokers[2]
+        begun = cluster.loop.time()
+        cluster.decide(BrokerRecord(2, node.host, node.port, epoch=2, fenced=True))
+        await leader.produce(b"b")
+        assert cluster.loop.time() - begun < 1.9  # less than a follower may lag
+        assert cluster.record().isr == (1,)
+
+    cluster.run(scenario())
+
+
 def test_refusals_end_a_wish() -> None:
     cluster = two()
 

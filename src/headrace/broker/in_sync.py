@@ -124,10 +124,10 @@ class InSyncSets:
             return
         now_s = self._clock.monotonic()
         isr = replicas.to_shrink(now_s, self._lag_s)
-        partition.advance()  # somebody may be waited for no more
         if isr is None:
             registered = {node.node_id: node.epoch for node in self._image().brokers.values() if not node.fenced}
             isr = replicas.to_expand(registered)
+        partition.advance()  # somebody may be waited for no more
         if isr is None:
             return
         state = replicas.state

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from headrace.broker.decisions import state_of
 from headrace.broker.guards import Guards
 from headrace.broker.image import PartitionRecord
 from headrace.broker.waiting import Commit, Poll
@@ -27,7 +28,6 @@ from headrace.core.counters import Traffic
 from headrace.core.errors import ApiError, CorruptionError, DiskFullError, ErrorCode, StorageError
 from headrace.isr.divergence import EpochEnd, diverging, end_offset_for_epoch
 from headrace.isr.leader import LeaderReplicas
-from headrace.isr.state import PartitionState
 from headrace.storage.copying import append_copied
 from headrace.storage.log import Appended, Log
 from headrace.storage.transactions import Marker, append_marker
@@ -189,6 +189,11 @@ class Partition:
         self.may_mark = self.on_marker = None
         self.guards.break_all()
         self.fail(ApiError(ErrorCode.not_leader_or_follower, "Another node leads the partition now."))
+
+    def fenced(self, node: int) -> None:
+        """A node is fenced: unless it is in sync nobody waits for it."""
+        if self.replicas is not None and self.replicas.fenced(node):
+            self.advance()
 
     @property
     def in_sync(self) -> int:
@@ -482,16 +487,3 @@ class Partition:
             raise ApiError(ErrorCode.offset_out_of_range)
         self.log.delete_before(offset)
         return self.log.start_offset
-
-
-def state_of(record: PartitionRecord) -> PartitionState:
-    """What was agreed about a partition, without its name."""
-    return PartitionState(
-        record.replicas,
-        record.isr,
-        record.leader,
-        record.leader_epoch,
-        record.partition_epoch,
-        record.adding,
-        record.removing,
-    )

@@ -163,8 +163,15 @@ class Partitions:
         for name, topic in new.topics.items():
             if old.topics.get(name) is not topic:
                 self._assign_all(topic)
+        if old.brokers != new.brokers:
+            self._note_fenced([node.node_id for node in new.brokers.values() if node.fenced])
         if (self._closing or self._opening) and (self._changes is None or self._changes.done()):
             self._changes = asyncio.get_running_loop().create_task(self._work(), name="partitions")
+
+    def _note_fenced(self, nodes: list[int]) -> None:
+        for partition in self:
+            for node in nodes if partition.replicas is not None else ():
+                partition.fenced(node)
 
     def _assign_all(self, topic: TopicImage) -> None:
         present = self._replicas.get(topic.name, {})

@@ -127,6 +127,13 @@ class LeaderReplicas:
             self._joining[node] = None
         return self._advance()
 
+    def fenced(self, node: int) -> bool:
+        """A node is fenced: unless it is a member nobody waits for it. Whether the high watermark moved."""
+        if node not in self._joining:
+            return False
+        self._wait_no_more([node])
+        return self._advance()
+
     # The in-sync set
 
     def to_shrink(self, now_s: float, max_lag_s: float) -> Nodes | None:
