@@ -44,31 +44,40 @@ class Seat:
         return f"{host}:{self.port}"
 
 
+Directory = Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go. [cluster]", show_default=False)]
+Nodes = Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes. [3]")]
+Hosts = Annotated[
+    list[str],
+    typer.Option(
+        "--host",
+        metavar="HOST[:PORT][@RACK]",
+        help="A node's machine, as others and clients reach it; once per node. Without it, all are on this one.",
+        show_default=False,
+    ),
+]
+Port = Annotated[
+    int, typer.Option("--base-port", metavar="PORT", min=1, max=65_535, help="Of the first node on a machine.")
+]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", metavar="DIR", help="Of every node's data. [DIR/data, headrace-data]")
+]
+Factor = Annotated[
+    int | None, typer.Option("--replication-factor", "-r", metavar="N", help="Of new topics. [3, or all nodes]")
+]
+InSync = Annotated[
+    int | None,
+    typer.Option("--min-insync", metavar="N", help="Replicas that must have a write with acks=all. [a majority]"),
+]
+
+
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where the files go. [cluster]")] = Path("cluster"),
-    nodes: Annotated[int | None, typer.Option("--nodes", "-n", metavar="N", help="How many nodes. [3]")] = None,
-    host: Annotated[
-        list[str],
-        typer.Option(
-            "--host",
-            metavar="HOST[:PORT][@RACK]",
-            help="A node's machine, as the others and clients reach it; once per node. Without it, all are on this one.",
-            show_default=False,
-        ),
-    ] = [],  # noqa: B006 - Typer copies it
-    base_port: Annotated[
-        int, typer.Option("--base-port", metavar="PORT", min=1, max=65_535, help="Of the first node on a machine.")
-    ] = KAFKA_PORT,
-    data_dir: Annotated[
-        str | None, typer.Option("--data-dir", metavar="DIR", help="Of every node's data. [DIR/data, headrace-data]")
-    ] = None,
-    replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", metavar="N", help="Of new topics. [3, or all nodes]")
-    ] = None,
-    min_insync: Annotated[
-        int | None,
-        typer.Option("--min-insync", metavar="N", help="Replicas that must have a write with acks=all. [a majority]"),
-    ] = None,
+    directory: Directory = Path("cluster"),
+    nodes: Nodes = None,
+    host: Hosts = [],  # noqa: B006 - Typer copies it
+    base_port: Port = KAFKA_PORT,
+    data_dir: DataDir = None,
+    replication_factor: Factor = None,
+    min_insync: InSync = None,
     show_secret: Annotated[bool, typer.Option("--show-secret", help="Print the secret, too.")] = False,
     json: Json = False,
 ) -> None:
@@ -87,12 +96,7 @@ def init(
     `headrace cluster up`.
     """
     seats = _seats(nodes, host, base_port)
-    factor = replication_factor if replication_factor is not None else min(3, len(seats))
-    if not 1 <= factor <= len(seats):
-        raise UsageError(f"--replication-factor {factor}: there are {len(seats)} nodes")
-    insync = min_insync if min_insync is not None else factor // 2 + 1 if factor > 2 else 1
-    if not 1 <= insync <= factor:
-        raise UsageError(f"--min-insync {insync}: there are {factor} replicas")
+    factor, insync = _redundancy(len(seats), replication_factor, min_insync)
     secret = os.urandom(SECRET_BYTES).hex()
     files = {directory / "secret": secret + "\n"}
     for seat in seats:
@@ -100,22 +104,37 @@ def init(
         content = _settings(seat, seats, where, factor, insync, secret, local=not host)
         files[directory / f"node-{seat.number}.yml"] = content
     _write(directory, files)
-    commands = [f"headrace serve --config {shlex.quote(str(directory / f'node-{seat.number}.yml'))}" for seat in seats]
     if json:
         document: dict[str, Any] = {
             "files": [str(path) for path in files],
             "nodes": [
-                {"node": seat.number, "address": seat.address, "rack": seat.rack, "start": start}
-                for seat, start in zip(seats, commands, strict=True)
+                {"node": seat.number, "address": seat.address, "rack": seat.rack, "start": _command(directory, seat)}
+                for seat in seats
             ],
             "replication_factor": factor,
             "min_insync_replicas": insync,
         }
         output.emit(document | ({"secret": secret} if show_secret else {}))
         return
-    _tell(directory, seats, commands, factor, insync)
+    _tell(directory, seats, factor, insync)
     if show_secret:
         print(f"\nsecret: {secret}")
+
+
+def _redundancy(nodes: int, factor: int | None, insync: int | None) -> tuple[int, int]:
+    """How many replicas new topics have, and how many of them a write needs."""
+    factor = factor if factor is not None else min(3, nodes)
+    if not 1 <= factor <= nodes:
+        raise UsageError(f"--replication-factor {factor}: there are {nodes} nodes")
+    usual = factor // 2 + 1 if factor > 2 else 1  # of two, both would be needed: then either one's death stops writes
+    insync = insync if insync is not None else usual
+    if not 1 <= insync <= factor:
+        raise UsageError(f"--min-insync {insync}: there are {factor} replicas")
+    return factor, insync
+
+
+def _command(directory: Path, seat: Seat) -> str:
+    return f"headrace serve --config {shlex.quote(str(directory / f'node-{seat.number}.yml'))}"
 
 
 def _seats(count: int | None, hosts: list[str], base_port: int) -> list[Seat]:
@@ -195,13 +214,13 @@ def _write(directory: Path, files: dict[Path, str]) -> None:
             stream.write(content)
 
 
-def _tell(directory: Path, seats: list[Seat], commands: list[str], factor: int, insync: int) -> None:
+def _tell(directory: Path, seats: list[Seat], factor: int, insync: int) -> None:
     last = f" to node-{seats[-1].number}.yml" if len(seats) > 1 else ""
     print(f"wrote {directory / 'secret'} and {directory / 'node-1.yml'}{last}; keep them private\n")
     print(f"new topics have {factor} replicas; a write with acks=all needs {insync} of them\n")
     print("start node 1 first, the others when it is ready:")
-    for seat, command in zip(seats, commands, strict=True):
-        print(f"  {command}    # {seat.address}{f', rack {seat.rack}' if seat.rack else ''}")
+    for seat in seats:
+        print(f"  {_command(directory, seat)}    # {seat.address}{f', rack {seat.rack}' if seat.rack else ''}")
     print("\nthen:")
     print(f"  export HEADRACE_BOOTSTRAP={','.join(seat.address for seat in seats)}")
     print(f'  export HEADRACE_CLUSTER_SECRET="$(cat {shlex.quote(str(directory / "secret"))})"')

@@ -29,6 +29,7 @@ def drain(
         bool, typer.Option("--replicas", help="Move its replicas away, too: for a node that shall leave for good.")
     ] = False,
     no_wait: NoWait = False,
+    yes: Yes = False,
     secret: Secret = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     properties: Properties = [],  # noqa: B006 - Typer copies it
@@ -48,27 +49,29 @@ def drain(
     """
     if off and replicas:
         raise UsageError("--off and --replicas contradict")
-    cluster = open_cluster(bootstrap, properties, timeout, secret)
-    _node(cluster, number)
-    cluster.drain(number, on=not off)
-    moves: list[Move] = []
-    if not off and replicas:
-        moves = cluster.rebalance()
-    if not off and not no_wait:
-        _await_drained(cluster, number, replicas)
-    found = _node(cluster, number)
-    if json:
-        document: dict[str, Any] = {"node": number, "draining": not off}
-        document |= {"leaders": found.leaders, "replicas": found.replicas, "moves": [asdict(move) for move in moves]}
-        output.emit(document)
-    elif off:
-        print(f"node {number} takes its share again; leaderships come back by themselves")
-    elif no_wait:
-        print(f"node {number} is draining: it leads {found.leaders} partitions and holds {found.replicas} replicas")
-    elif replicas:
-        print(f"node {number} holds nothing any more; stop it, then: headrace cluster remove {number}")
-    else:
-        print(f"node {number} leads nothing any more; it still holds {output.number(found.replicas)} replicas")
+    with open_cluster(bootstrap, properties, timeout, secret) as cluster:
+        _node(cluster, number)
+        if replicas:
+            _confirm_fewer(_too_many_replicas(cluster, number), yes)
+        cluster.drain(number, on=not off)
+        moves: list[Move] = []
+        if not off and replicas:
+            moves = cluster.rebalance()
+        if not off and not no_wait:
+            _await_drained(cluster, number, replicas)
+        found = _node(cluster, number)
+        if json:
+            document: dict[str, Any] = {"node": number, "draining": not off, "leaders": found.leaders}
+            document |= {"replicas": found.replicas, "moves": [asdict(move) for move in moves]}
+            output.emit(document)
+        elif off:
+            print(f"node {number} takes its share again; leaderships come back by themselves")
+        elif no_wait:
+            print(f"node {number} is draining: it leads {found.leaders} partitions and holds {found.replicas} replicas")
+        elif replicas:
+            print(f"node {number} holds nothing any more; stop it, then: headrace cluster remove {number}")
+        else:
+            print(f"node {number} leads nothing any more; it still holds {output.number(found.replicas)} replicas")
 
 
 def remove(
@@ -90,21 +93,22 @@ def remove(
 
     It leaves the metadata quorum too. Its number may be used again, with an empty data directory.
     """
-    cluster = open_cluster(bootstrap, properties, timeout, secret)
-    found = _node(cluster, number)
-    if found.replicas:
-        what = f"{output.number(found.replicas)} replica{'s' * (found.replicas != 1)}"
-        raise HeadraceError(f"node {number} holds {what}; try: headrace cluster drain {number} --replicas")
-    cluster.remove(number)
-    if json:
-        output.emit({"removed": number})
-    else:
-        print(f"removed node {number}")
+    with open_cluster(bootstrap, properties, timeout, secret) as cluster:
+        found = _node(cluster, number)
+        if found.replicas:
+            what = f"{output.number(found.replicas)} replica{'s' * (found.replicas != 1)}"
+            raise HeadraceError(f"node {number} holds {what}; try: headrace cluster drain {number} --replicas")
+        cluster.remove(number)
+        if json:
+            output.emit({"removed": number})
+        else:
+            print(f"removed node {number}")
 
 
 def rebalance(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would move.")] = False,
     no_wait: NoWait = False,
+    yes: Yes = False,
     secret: Secret = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     properties: Properties = [],  # noqa: B006
@@ -122,20 +126,23 @@ def rebalance(
     New nodes get nothing of what is there until this is done. All nodes must be up, but those that are draining. What
     may be copied per second is each node's setting cluster.replica_throttle_bytes_per_second.
     """
-    cluster = open_cluster(bootstrap, properties, timeout, secret)
-    moves = cluster.rebalance(dry_run=dry_run)
-    if not json:
-        _show_moves(moves)
-    if moves and not dry_run and not no_wait:
-        _await_moved(cluster, [(move.topic, move.index) for move in moves])
-    if json:
-        output.emit({"dry_run": dry_run, "moves": [asdict(move) for move in moves]})
-    elif not moves:
-        print("the cluster is in balance: nothing moves")
-    elif dry_run:
-        output.note("nothing was changed (--dry-run)")
-    else:
-        print(f"{_count(moves)} {'on the move' if no_wait else 'moved'}")
+    with open_cluster(bootstrap, properties, timeout, secret) as cluster:
+        moves = cluster.rebalance(dry_run=True)
+        if not json:
+            _show_moves(moves)
+        if moves and not dry_run:
+            _confirm_fewer(sum(len(move.after) < len(move.before) for move in moves), yes)
+            moves = cluster.rebalance()
+        if moves and not dry_run and not no_wait:
+            _await_moved(cluster, [(move.topic, move.index) for move in moves])
+        if json:
+            output.emit({"dry_run": dry_run, "moves": [asdict(move) for move in moves]})
+        elif not moves:
+            print("the cluster is in balance: nothing moves")
+        elif dry_run:
+            output.note("nothing was changed (--dry-run)")
+        else:
+            print(f"{_count(moves)} {'on the move' if no_wait else 'moved'}")
 
 
 def reassign(
@@ -162,29 +169,29 @@ def reassign(
 
     Nothing is taken away before the new replicas are in sync.
     """
-    cluster = open_cluster(bootstrap, properties, timeout)
-    if what == "list" and replicas is None and not cancel:
-        _list_moves(cluster, json)
-        return
-    if (replicas is None) != cancel:
-        raise UsageError("give --replicas N,N,N or --cancel")
-    wanted = _nodes(replicas) if replicas is not None else None
-    found = places(cluster, what)
-    if wanted is None:
-        found = [part for part in found if part.is_moving]
-        if not found:
-            raise HeadraceError(f"nothing of {what} is on the move; see: headrace cluster reassign list")
-    targets = _targets(found, wanted, spread=":" not in what)
-    _refused(cluster.reassign(targets))
-    if not no_wait:
-        _await_moved(cluster, list(targets))
-    if json:
-        rows = [{"topic": topic, "partition": index, "replicas": to} for (topic, index), to in targets.items()]
-        output.emit({"cancelled": cancel, "partitions": rows})
-    elif cancel:
-        print(f"cancelled: {_count(targets)} back where they were")
-    else:
-        print(f"{_count(targets)} {'on the move' if no_wait else 'moved'}")
+    with open_cluster(bootstrap, properties, timeout) as cluster:
+        if what == "list" and replicas is None and not cancel:
+            _list_moves(cluster, json)
+            return
+        if (replicas is None) != cancel:
+            raise UsageError("give --replicas N,N,N or --cancel")
+        wanted = _nodes(replicas) if replicas is not None else None
+        found = places(cluster, what)
+        if wanted is None:
+            found = [part for part in found if part.is_moving]
+            if not found:
+                raise HeadraceError(f"nothing of {what} is on the move; see: headrace cluster reassign list")
+        targets = _targets(found, wanted, spread=":" not in what)
+        _refused(cluster.reassign(targets))
+        if not no_wait:
+            _await_moved(cluster, list(targets))
+        if json:
+            rows = [{"topic": topic, "partition": index, "replicas": to} for (topic, index), to in targets.items()]
+            output.emit({"cancelled": cancel, "partitions": rows})
+        elif cancel:
+            print(f"cancelled: {_count(targets)} back where they were")
+        else:
+            print(f"{_count(targets)} {'on the move' if no_wait else 'moved'}")
 
 
 def elect(
@@ -212,20 +219,20 @@ def elect(
     """
     if unclean and what is None:
         raise UsageError("--unclean needs a topic: it may lose records")
-    cluster = open_cluster(bootstrap, properties, timeout)
-    chosen = [(part.topic, part.index) for part in places(cluster, what)] if what is not None else None
-    if unclean:
-        confirm(f"Elect leaders for {what} that may lack acknowledged records?", yes)
-    outcomes = cluster.elect(chosen, unclean=unclean)
-    needless = [outcome for outcome in outcomes if outcome.code == "ELECTION_NOT_NEEDED"]
-    elected = [outcome for outcome in outcomes if not outcome.code]
-    if json:
-        output.emit([asdict(outcome) for outcome in outcomes])
-    elif elected:
-        print(f"elected leaders for {_count(elected)}")
-    _refused([outcome for outcome in outcomes if outcome not in needless])
-    if not elected and not json:
-        print("every partition is led already" if unclean else "every partition is led by its preferred replica")
+    with open_cluster(bootstrap, properties, timeout) as cluster:
+        chosen = [(part.topic, part.index) for part in places(cluster, what)] if what is not None else None
+        if unclean:
+            confirm(f"Elect leaders for {what} that may lack acknowledged records?", yes)
+        outcomes = cluster.elect(chosen, unclean=unclean)
+        needless = [outcome for outcome in outcomes if outcome.code == "ELECTION_NOT_NEEDED"]
+        elected = [outcome for outcome in outcomes if not outcome.code]
+        if json:
+            output.emit([asdict(outcome) for outcome in outcomes])
+        elif elected:
+            print(f"elected leaders for {_count(elected)}")
+        _refused([outcome for outcome in outcomes if outcome not in needless])
+        if not elected and not json:
+            print("every partition is led already" if unclean else "every partition is led by its preferred replica")
 
 
 def _node(cluster: Cluster, number: int) -> NodeView:
@@ -234,6 +241,18 @@ def _node(cluster: Cluster, number: int) -> NodeView:
         if node.node_id == number:
             return node
     raise HeadraceError(f"there is no node {number}; there are {output.ranges(node.node_id for node in view.nodes)}")
+
+
+def _too_many_replicas(cluster: Cluster, number: int) -> int:
+    """How many partitions on a node have more replicas than there are other nodes to hold them."""
+    staying = sum(node.node_id != number and node.state != "draining" for node in describe(cluster).nodes)
+    return sum(number in part.replicas and len(part.replicas) > staying for part in cluster.partitions())
+
+
+def _confirm_fewer(count: int, yes: bool) -> None:
+    if count:
+        what = f"{output.number(count)} partition{'s' * (count != 1)}"
+        confirm(f"There are too few nodes: {what} will have fewer replicas than now. Go on?", yes)
 
 
 def _await_drained(cluster: Cluster, number: int, replicas: bool) -> None:

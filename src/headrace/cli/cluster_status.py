@@ -89,23 +89,23 @@ def status(
     replica is not in sync. It is not led by its preferred replica after a failure; that mends itself, or at once with
     `headrace cluster elect`.
     """
-    cluster = open_cluster(bootstrap, properties, timeout)
-    while True:
-        found = look(cluster, skew_limit_ms)
-        if watch and not json and sys.stdout.isatty():
-            print(CLEAR, end="")
-        if json and watch:
-            output.emit_line(document(found))
-        elif json:
-            output.emit(document(found))
-        else:
-            show(found)
-        if not watch:
-            return 1 if found.offline else 0
-        sys.stdout.flush()
-        time.sleep(interval)
-        if not json and not sys.stdout.isatty():
-            print()
+    with open_cluster(bootstrap, properties, timeout) as cluster:
+        while True:
+            found = look(cluster, skew_limit_ms)
+            if watch and not json and sys.stdout.isatty():
+                print(CLEAR, end="")
+            if json and watch:
+                output.emit_line(document(found))
+            elif json:
+                output.emit(document(found))
+            else:
+                show(found)
+            if not watch:
+                return 1 if found.offline else 0
+            sys.stdout.flush()
+            time.sleep(interval)
+            if not json and not sys.stdout.isatty():
+                print()
 
 
 def nodes(
@@ -115,26 +115,26 @@ def nodes(
     json: Json = False,
 ) -> None:
     """List the nodes: where they are, and how."""
-    cluster = open_cluster(bootstrap, properties, timeout)
-    view = describe(cluster)
-    if json:
-        output.emit([asdict(node) for node in view.nodes])
-        return
-    output.table(
-        [">NODE", "ADDRESS", "RACK", "STATE", "ROLE", ">LEADS", ">REPLICAS"],
-        [
-            (
-                node.node_id,
-                f"{node.host}:{node.port}",
-                node.rack,
-                state(node),
-                role(node, view),
-                node.leaders,
-                node.replicas,
-            )
-            for node in view.nodes
-        ],
-    )
+    with open_cluster(bootstrap, properties, timeout) as cluster:
+        view = describe(cluster)
+        if json:
+            output.emit([asdict(node) for node in view.nodes])
+            return
+        output.table(
+            [">NODE", "ADDRESS", "RACK", "STATE", "ROLE", ">LEADS", ">REPLICAS"],
+            [
+                (
+                    node.node_id,
+                    f"{node.host}:{node.port}",
+                    node.rack,
+                    state(node),
+                    role(node, view),
+                    node.leaders,
+                    node.replicas,
+                )
+                for node in view.nodes
+            ],
+        )
 
 
 def describe(cluster: Cluster) -> ClusterView:

@@ -14,7 +14,8 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
 
 from headrace.client.connection import Connection, addresses
 from headrace.client.errors import ClientError
@@ -253,6 +254,14 @@ class Cluster:
         raw, self._raw = self._raw, None
         if raw is not None:
             raw.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     # asking
 
