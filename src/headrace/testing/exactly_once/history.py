@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from headrace.core.errors import HeadraceError
 from headrace.testing.exactly_once.journal import JournalReader
 from headrace.testing.exactly_once.oracle import Evidence, complaints
 from headrace.testing.exactly_once.plan import Blow, Fault, Plan, plan
+from headrace.testing.exactly_once.stage import LOG_LINES, Lone, Several, Stage
 from headrace.testing.exactly_once.transformer import (
     BILLS,
     BRISK,
@@ -31,6 +33,7 @@ from headrace.testing.exactly_once.transformer import (
     LEDGER,
     ORDERS,
     PARTITIONS,
+    STUCK,
     Bill,
     Orders,
 )
@@ -43,17 +46,9 @@ from headrace.testing.exactly_once.witnesses import (
     read_all,
     wait_until,
 )
-from headrace.testing.process import BrokerProcess
-from headrace.testing.proxy import Faults, Proxy
 
-STRAGGLER_TIMEOUT_MS = 1500
-BLOW_SECONDS = 30.0
-FINISH_SECONDS = 60.0
-STABLE_SECONDS = 20.0
-OFFSETS_TOPIC, OFFSETS_PARTITIONS = "__consumer_offsets", 8
-# Before version 2 of the protocol nothing tells a late EndTxn or TxnOffsetCommit from one of the next transaction, and
-# no broker can: for librdkafka only what carries sequences is doubled or late.
-MISHAPS = Faults(lose_answer=0.01, delay_answer=0.05, lose_request=0.005, repeat=0.05, late=0.01, longest_delay_s=0.05)
+OFFSETS_TOPIC = "__consumer_offsets"
+CALL_SECONDS = 60.0
 
 
 class HistoryError(AssertionError):
@@ -68,6 +63,7 @@ class Outcome(NamedTuple):
     orders: int
     steps: Counter[str]  # of the transformers, as they wrote them down
     fenced: int
+    stuck: int  # transformers that gave up, for their client's sake
     mishaps: Counter[str]  # of the proxy
     blows: Counter[str]
 
@@ -78,20 +74,23 @@ class Outcome(NamedTuple):
         )
         mishaps = f"; mishaps: {dict(sorted(self.mishaps.items()))}" if self.mishaps else ""
         return (
-            f"seed {self.seed}: {self.orders} orders, transactions: {counts}, {self.fenced} fenced; "
-            f"{blows}{mishaps}; {self.seconds:.1f} s"
+            f"seed {self.seed}: {self.orders} orders, transactions: {counts}, {self.fenced} fenced, "
+            f"{self.stuck} stuck; {blows}{mishaps}; {self.seconds:.1f} s"
         )
 
 
-def replay_command(seed: int, *, proxy: bool) -> str:
-    return f"python -m headrace.testing.exactly_once --seed {seed}{' --proxy' if proxy else ''}"
+def replay_command(seed: int, *, proxy: bool, nodes: int = 1) -> str:
+    words = f"{' --proxy' if proxy else ''}{f' --nodes {nodes}' if nodes > 1 else ''}"
+    return f"python -m headrace.testing.exactly_once --seed {seed}{words}"
 
 
-def run(seed: int, *, proxy: bool = False) -> Outcome:
-    """Run the history of a seed. Raises HistoryError, which says how to run it again."""
+def run(seed: int, *, proxy: bool = False, nodes: int = 1, keep: Path | None = None) -> Outcome:
+    """Run the history of a seed. Raises HistoryError, which says how to run it again; all files go to `keep` then."""
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="headrace-history-") as folder:
-        with History(plan(seed), Path(folder), proxy=proxy) as history:
+        home = Path(folder)
+        stage = Lone(home, seed=seed, proxy=proxy) if nodes == 1 else Several(home, nodes=nodes)
+        with History(plan(seed, nodes=nodes), home, stage) as history:
             try:
                 history.play()
                 failures = list(history.judge())
@@ -99,9 +98,11 @@ def run(seed: int, *, proxy: bool = False) -> Outcome:
                 failures = [repr(error), *history.told()]
         if failures:
             story = "\n  ".join([*failures, *history.errors(), *map(str, history.plan.blows)])
+            if keep is not None:
+                shutil.copytree(home, keep / f"history-{seed}", dirs_exist_ok=True)
             raise HistoryError(
-                f"history {seed} failed:\n  {story}\n{history.broker.log_tail()}\n"
-                f"replay it with: {replay_command(seed, proxy=proxy)}"
+                f"history {seed} failed:\n  {story}\n{stage.log_tail()}\n"
+                f"replay it with: {replay_command(seed, proxy=proxy, nodes=nodes)}"
             )
         return history.outcome(time.monotonic() - begun)
 
@@ -109,31 +110,27 @@ def run(seed: int, *, proxy: bool = False) -> Outcome:
 class History:
     """See the module."""
 
-    def __init__(self, wanted: Plan, folder: Path, *, proxy: bool) -> None:
+    def __init__(self, wanted: Plan, folder: Path, stage: Stage) -> None:
         self.plan = wanted
         self._folder = folder
-        self._proxy = Proxy(Faults(), seed=wanted.seed) if proxy else None
-        flags = ["--log-level", "warning", "--transactions-partitions", "2"]
-        if self._proxy is not None:
-            flags += ["--advertised-port", str(self._proxy.port)]
-        self.broker = BrokerProcess(folder / "broker", *flags)
+        self._stage = stage
+        self._patience = stage.patience
         self._journals = JournalReader(folder)
         self._numbers = itertools.count(1)
         self._clients: dict[int, subprocess.Popen[bytes]] = {}
         self._incarnations: dict[int, str] = {}
         self._zombies: list[subprocess.Popen[bytes]] = []
-        self._fenced = 0
+        self._fenced = self._stuck = 0
         self._unexpected: list[str] = []
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        self._stack.enter_context(self.broker)
-        if self._proxy is not None:
-            self._stack.enter_context(self._proxy)
-            self._proxy.upstream = "127.0.0.1", self.broker.port
-            self._servers = f"127.0.0.1:{self._proxy.port}"
-        else:
-            self._servers = self.broker.bootstrap_servers
+        try:
+            self._stage.open(self._stack)
+        except BaseException:
+            self._stack.close()
+            raise
+        self._servers = self._stage.servers
         self._stack.callback(self._kill_clients)
         return self
 
@@ -147,8 +144,7 @@ class History:
     def play(self) -> None:
         """Deal all the blows, then wait until every order is billed. Raises TimeoutError."""
         self._prepare()
-        if self._proxy is not None:
-            self._proxy.faults = MISHAPS
+        self._stage.disturb()
         self.feeder, self.auditor, self.clerk = Feeder(self._servers), Auditor(self._servers), Clerk(self._servers)
         self._witnesses: Sequence[Witness] = (self.feeder, self.auditor, self.clerk)
         for witness in self._witnesses:
@@ -160,17 +156,16 @@ class History:
             self._deal(blow)
         self._count_steps_on(10)
         self.feeder.end()
-        billed = self._wait(lambda: self.auditor.billed >= len(self.feeder.orders), FINISH_SECONDS)
+        billed = self._wait(lambda: self.auditor.billed >= len(self.feeder.orders), self._patience.finish_s)
         if not billed:
             raise TimeoutError(f"{self.auditor.billed} of {len(self.feeder.orders)} orders were billed in time")
 
     def judge(self) -> list[str]:
         """What is wrong, once the network is well again."""
-        if self._proxy is not None:
-            self._proxy.faults = Faults()
+        self._stage.calm()
         straggler = self._straggle() if self.plan.straggler else None
         self._end_clients()
-        found = [] if self._wait(self._is_stable, STABLE_SECONDS) else [f"never stable: {self._unstable()}"]
+        found = [] if self._wait(self._is_stable, self._patience.stable_s) else [f"never stable: {self._unstable()}"]
         for witness in (self.auditor, self.clerk):
             witness.end()
         evidence = Evidence(
@@ -184,8 +179,8 @@ class History:
         found += complaints(evidence)
         if straggler is not None and not any(b'"straggler"' in value for value in evidence.everything.values()):
             found.append("the straggler's records are nowhere")
-        if "Traceback" in self.broker.log_tail(500):
-            found.append("the broker's log has a traceback")
+        if "Traceback" in self._stage.log_tail(LOG_LINES):
+            found.append("a broker's log has a traceback")
         return found + self.told()
 
     def told(self) -> list[str]:
@@ -197,10 +192,18 @@ class History:
         return [line for path in sorted(self._folder.glob("*.stderr")) for line in path.read_text().splitlines()]
 
     def outcome(self, seconds: float) -> Outcome:
-        mishaps = Counter() if self._proxy is None else self._proxy.counts
         blows = Counter(str(blow.fault) for blow in self.plan.blows)
         steps = self._journals.counts
-        return Outcome(self.plan.seed, seconds, len(self.feeder.orders), steps, self._fenced, mishaps, blows)
+        return Outcome(
+            self.plan.seed,
+            seconds,
+            len(self.feeder.orders),
+            steps,
+            self._fenced,
+            self._stuck,
+            self._stage.mishaps,
+            blows,
+        )
 
     # -- scenes --------------------------------------------------------------------------------------------------
 
@@ -208,24 +211,24 @@ class History:
         """Topics, and orders that were taken back: a transformer must never see them."""
         admin = AdminClient({**BRISK, "bootstrap.servers": self._servers})
         for topic, count in PARTITIONS.items():
-            admin.create_topics([NewTopic(topic, count)])[topic].result(20)
+            admin.create_topics([NewTopic(topic, count, self._stage.replication_factor)])[topic].result(CALL_SECONDS)
         client = self._producer("giver")
-        client.init_transactions(20)
+        client.init_transactions(CALL_SECONDS)
         client.begin_transaction()
         for index in range(PARTITIONS[ORDERS]):
             client.produce(ORDERS, b"order-taken-back-0", partition=index)
-        client.flush(20)
-        client.abort_transaction(20)
+        client.flush(CALL_SECONDS)
+        client.abort_transaction(CALL_SECONDS)
 
     def _straggle(self) -> Producer:
         """Open a transaction and leave it alone."""
         client = self._producer("straggler")
-        client.init_transactions(20)
+        client.init_transactions(CALL_SECONDS)
         client.begin_transaction()
         value = msgspec.json.encode(Bill("straggler", 2, [], doomed=True))
         client.produce(BILLS, value, partition=0)
         client.produce(LEDGER, value, partition=0)
-        client.flush(20)
+        client.flush(CALL_SECONDS)
         return client
 
     def _producer(self, name: str) -> Producer:
@@ -234,14 +237,19 @@ class History:
                 **BRISK,
                 "bootstrap.servers": self._servers,
                 "transactional.id": name,
-                "transaction.timeout.ms": STRAGGLER_TIMEOUT_MS,
+                "transaction.timeout.ms": self._patience.straggler_timeout_ms,
                 "linger.ms": 0,
             }
         )
 
     def _start(self, number: int) -> None:
         incarnation = f"{number}.{next(self._numbers)}"
-        orders = Orders(self._servers, f"biller-{number}", incarnation, str(self._folder), self.plan.seed)
+        orders = Orders(
+            *(self._servers, f"biller-{number}", incarnation, str(self._folder), self.plan.seed),
+            transaction_timeout_ms=self._patience.transaction_timeout_ms,
+            session_timeout_ms=self._patience.session_timeout_ms,
+            give_up_s=self._patience.give_up_s,
+        )
         module = "headrace.testing.exactly_once.transformer"
         with (self._folder / f"{incarnation}.stderr").open("wb") as stderr:
             command = [sys.executable, "-m", module, msgspec.json.encode(orders).decode()]
@@ -255,15 +263,12 @@ class History:
     def _count_steps_on(self, count: int, step: str = "committed") -> None:
         self._journals.read()
         wanted = self._journals.counts[step] + count
-        if not self._wait(lambda: self._journals.counts[step] >= wanted, BLOW_SECONDS):
+        if not self._wait(lambda: self._journals.counts[step] >= wanted, self._patience.blow_s):
             raise TimeoutError(f"no progress: {dict(self._journals.counts)}")
 
     def _deal(self, blow: Blow) -> None:
         client = self._clients[blow.victim]
         match blow.fault:
-            case Fault.KILL_BROKER:
-                self.broker.kill()
-                self.broker.start()
             case Fault.KILL_CLIENT:
                 client.kill()
                 client.wait()
@@ -276,10 +281,12 @@ class History:
                 self._start(blow.victim)
                 self._await_step(blow.victim, "begin")
                 client.send_signal(signal.SIGCONT)
+            case _:
+                self._stage.deal(blow)
 
     def _await_step(self, number: int, step: str) -> None:
         incarnation = self._incarnations[number]
-        if not self._wait(lambda: self._journals.steps[incarnation][step] > 0, BLOW_SECONDS):
+        if not self._wait(lambda: self._journals.steps[incarnation][step] > 0, self._patience.blow_s):
             raise TimeoutError(f"{incarnation} did not {step}: {dict(self._journals.counts)}")
 
     def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
@@ -289,11 +296,17 @@ class History:
             self._journals.read()
             for number, client in list(self._clients.items()):
                 if client.poll() is not None:
-                    self._unexpected.append(f"transformer {number} ended by itself, with {client.returncode}")
+                    self._ended(number, client.returncode)
                     self._start(number)
             return condition()
 
         return wait_until(look, seconds)
+
+    def _ended(self, number: int, code: int) -> None:
+        if code == STUCK:
+            self._stuck += 1
+        else:
+            self._unexpected.append(f"transformer {number} ended by itself, with {code}")
 
     def _end_clients(self) -> None:
         """Stop the transformers; whoever was replaced must have found out."""
@@ -301,17 +314,19 @@ class History:
         for client in clients.values():
             client.terminate()
         for number, client in clients.items():
-            if client.wait(FINISH_SECONDS) != ENDED:
-                self._unexpected.append(f"transformer {number} ended with {client.returncode}")
+            if (code := client.wait(self._patience.finish_s)) != ENDED:
+                self._ended(number, code)
         zombies, self._zombies = self._zombies, []
         for zombie in zombies:
             try:
-                code = zombie.wait(STABLE_SECONDS)
+                code = zombie.wait(self._patience.stable_s)
             except subprocess.TimeoutExpired:
                 zombie.kill()
                 code = zombie.wait()
             if code == FENCED:
                 self._fenced += 1
+            elif code == STUCK:
+                self._stuck += 1
             else:
                 self._unexpected.append(f"a transformer that was replaced was not fenced, but ended with {code}")
 
@@ -325,7 +340,7 @@ class History:
 
     def _unstable(self) -> dict[tuple[str, int], tuple[int, int]]:
         """Where the last stable offset is behind the high watermark."""
-        topics = {**PARTITIONS, OFFSETS_TOPIC: OFFSETS_PARTITIONS}
-        stable = end_offsets(self.broker.bootstrap_servers, topics, "read_committed")
-        high = end_offsets(self.broker.bootstrap_servers, topics, "read_uncommitted")
+        topics = {**PARTITIONS, OFFSETS_TOPIC: self._stage.offsets_partitions}
+        stable = end_offsets(self._servers, topics, "read_committed")
+        high = end_offsets(self._servers, topics, "read_uncommitted")
         return {place: (stable[place], end) for place, end in high.items() if stable[place] != end}

@@ -7,7 +7,9 @@ group's offsets. Every record carries the transaction's label and the number of 
 whether it sees all of it. Some transactions are doomed: they are written, and then aborted on purpose.
 
 It is an honest client: it tries again what may be tried again, aborts what must be aborted and goes back to the
-committed offsets; on a fatal error it ends, with FENCED if somebody took its place.
+committed offsets; on a fatal error it ends, with FENCED if somebody took its place. Where nodes come and go it ends
+with STUCK if its offsets cannot be sent for long: librdkafka 2.16 waits for ever for a coordinator that it knew and
+that is not in the cluster's metadata any more (its issue 5511). A new process does better.
 """
 
 from __future__ import annotations
@@ -18,9 +20,11 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -30,7 +34,8 @@ from headrace.testing.exactly_once.journal import Journal
 ORDERS, BILLS, LEDGER = "orders", "bills", "ledger"
 PARTITIONS = {ORDERS: 2, BILLS: 2, LEDGER: 1}
 GROUP = "billing"
-ENDED, FATAL, FENCED = 0, 3, 4
+ENDED, FATAL, FENCED, STUCK = 0, 3, 4, 5
+ATTEMPT_S, FOR_EVER_S = 10.0, 1e9
 # A consumer tells only that it is done for; nothing but a fence does that to one.
 FENCES = {KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID, KafkaError.PRODUCER_FENCED, KafkaError._FATAL}
 BRISK: dict[str, str | int | float] = {
@@ -47,6 +52,10 @@ BRISK: dict[str, str | int | float] = {
 }
 
 
+class StuckError(Exception):
+    """Offsets cannot be sent."""
+
+
 class Orders(msgspec.Struct, frozen=True):
     """What a transformer is told to do."""
 
@@ -56,6 +65,8 @@ class Orders(msgspec.Struct, frozen=True):
     folder: str  # where its journal is to be
     seed: int
     transaction_timeout_ms: int = 10_000
+    session_timeout_ms: int = 6000
+    give_up_s: float = 0.0  # if offsets cannot be sent for so long; 0: never
 
 
 class Bill(msgspec.Struct, frozen=True):
@@ -94,7 +105,7 @@ class Transformer:
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 6000,
+                "session.timeout.ms": orders.session_timeout_ms,
                 "heartbeat.interval.ms": 300,
                 "fetch.wait.max.ms": 50,
                 "fetch.error.backoff.ms": 20,
@@ -129,7 +140,7 @@ class Transformer:
         self._producer.begin_transaction()
         try:
             self._write(messages, label, doomed)
-            _insist(lambda: self._producer.send_offsets_to_transaction(places, member, 30))
+            self._send_offsets(places, member)
             if not doomed:
                 self._journal.write("committing", label)
                 _insist(lambda: self._producer.commit_transaction(30))
@@ -143,6 +154,16 @@ class Transformer:
         _insist(lambda: self._producer.abort_transaction(30))
         self._journal.write("aborted", label)
         return False
+
+    def _send_offsets(self, places: list[TopicPartition], member: Any) -> None:
+        deadline = time.monotonic() + (self._orders.give_up_s or FOR_EVER_S)
+
+        def send() -> None:
+            if time.monotonic() > deadline:
+                raise StuckError
+            self._producer.send_offsets_to_transaction(places, member, ATTEMPT_S)
+
+        _insist(send)
 
     def _write(self, messages: Sequence[Message], label: str, doomed: bool) -> None:
         names = [(message.value() or b"").decode() for message in messages]
@@ -204,6 +225,8 @@ def main(orders: Orders) -> int:
         with contextlib.suppress(OSError):
             print(f"{orders.incarnation}: {cause!r}", file=sys.stderr, flush=True)
         return FENCED if cause.code() in FENCES else FATAL
+    except StuckError:
+        return STUCK
     return ENDED
 
 

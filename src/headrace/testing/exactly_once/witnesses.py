@@ -11,14 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from headrace.testing.exactly_once.oracle import Place
 from headrace.testing.exactly_once.transformer import BILLS, BRISK, GROUP, LEDGER, ORDERS, PARTITIONS
-from headrace.testing.peer import Peer
 
 PAUSE_SECONDS = 0.005
-LIST_OFFSETS = 2
 FINAL_SECONDS = 60.0
 PASSING = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE, KafkaError._TIMED_OUT}
 
@@ -197,18 +204,12 @@ def read_all(bootstrap_servers: str, isolation: str) -> dict[Place, bytes]:
 
 def end_offsets(bootstrap_servers: str, topics: Mapping[str, int], isolation: str) -> dict[tuple[str, int], int]:
     """The high watermark of each partition, or its last stable offset for readers of committed records."""
-    level = 1 if isolation == "read_committed" else 0
-    request = {
-        "replica_id": -1,
-        "isolation_level": level,
-        "topics": [
-            {"name": topic, "partitions": [{"partition_index": index, "timestamp": -1} for index in range(count)]}
-            for topic, count in topics.items()
-        ],
-    }
-    with Peer(bootstrap_servers) as peer:
-        answer = peer.call(LIST_OFFSETS, 2, request)
-    return {(topic.name, part.partition_index): part.offset for topic in answer.topics for part in topic.partitions}
+    level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+    admin = AdminClient({**BRISK, "bootstrap.servers": bootstrap_servers})
+    places = [TopicPartition(topic, index) for topic, count in topics.items() for index in range(count)]
+    last = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    asked = admin.list_offsets(dict.fromkeys(places, last), isolation_level=level, request_timeout=FINAL_SECONDS)
+    return {(place.topic, place.partition): future.result().offset for place, future in asked.items()}
 
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
