@@ -1,4 +1,7 @@
-"""The simulation itself: one seed is one history, histories are eventful, and a broker alone keeps its promises."""
+"""Seeded histories of brokers and clusters: promises are kept under every fault, and what is healed goes on.
+
+HEADRACE_SIM_SEEDS=10000 runs that many; `python -m headrace.testing.sim --seed 17 --nodes 3` replays one.
+"""
 
 from __future__ import annotations
 
@@ -12,44 +15,48 @@ import pytest
 from headrace.testing.sim.run import replay_command, simulate
 
 SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "200"))
-PORTION = 10
-REGRESSIONS: dict[int, list[int]] = {1: []}  # nodes -> seeds that have once shown a bug
+PORTION = 4
+NODES = (1, 3, 3, 3, 5, 3, 1, 3, 3, 1)  # by the last digit of the seed
+REGRESSIONS = [(3, 29), (3, 31), (3, 42)]  # nodes and seeds that have once shown a bug
+
+pytestmark = pytest.mark.timeout(600)
 
 
-def check(seeds: Iterable[int], nodes: int) -> None:
-    for seed in seeds:
+def check(histories: Iterable[tuple[int, int]]) -> None:
+    for nodes, seed in histories:
         try:
             simulate(seed, nodes=nodes)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error!r}\nreplay: {replay_command(seed, nodes)}") from error
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS // 5, PORTION))
-def test_a_broker_alone_keeps_its_promises(first: int) -> None:
-    check(range(first, first + PORTION), nodes=1)
+@pytest.mark.parametrize("first", range(0, SEEDS, PORTION))
+def test_no_history_breaks_a_promise_and_what_is_healed_goes_on(first: int) -> None:
+    check((NODES[seed % len(NODES)], seed) for seed in range(first, min(first + PORTION, SEEDS)))
 
 
 def test_what_once_showed_a_bug_does_not_show_it_again() -> None:
-    for nodes, seeds in REGRESSIONS.items():
-        check(seeds, nodes)
+    check(REGRESSIONS)
 
 
 def test_histories_are_eventful() -> None:
     """A simulation in which nothing happens proves nothing."""
     facts: dict[str, int] = {}
-    for seed in range(5):
-        for name, count in simulate(seed, nodes=1).facts.items():
+    for seed in range(4):
+        for name, count in simulate(seed, nodes=3).facts.items():
             facts[name] = facts.get(name, 0) + count
-    assert facts["acknowledged"] > 500
-    assert facts["consumed"] > 500
-    assert facts["transactions committed"] > 100
-    assert facts["transactions aborted"] > 20
-    assert facts["generations joined"] > 10
-    assert sum(count for name, count in facts.items() if name.startswith("fault: ")) > 25
+    assert facts["acknowledged"] > 100
+    assert facts["consumed"] > 100
+    assert facts["transactions committed"] > 30
+    assert facts["transactions aborted"] > 5
+    assert facts["generations joined"] > 8
+    assert facts["terms led"] > 4
+    assert facts["epochs led"] > 20
+    assert sum(count for name, count in facts.items() if name.startswith("fault: ")) > 15
 
 
 def test_the_same_seed_is_the_same_history_whatever_the_hash_seed() -> None:
-    program = "from headrace.testing.sim.run import simulate; print(simulate(3, nodes=1).digest)"
+    program = "from headrace.testing.sim.run import simulate; print(simulate(6, nodes=3).digest)"
     seen = {
         subprocess.run(
             [sys.executable, "-c", program],
@@ -57,8 +64,8 @@ def test_the_same_seed_is_the_same_history_whatever_the_hash_seed() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=100,
+            timeout=300,
         ).stdout
         for hash_seed in ("0", "7")
     }
-    assert seen == {simulate(3, nodes=1).digest + "\n"}
+    assert seen == {simulate(6, nodes=3).digest + "\n"}

@@ -40,6 +40,8 @@ class Trouble:
         if len(world.machines) > 1:
             kinds += [
                 (1, self._blackout),
+                (1, self._brownout),
+                (2, self._strand),
                 (4, self._isolate),
                 (3, self._cut_one_way),
                 (2, self._partition),
@@ -101,6 +103,56 @@ class Trouble:
             if each.is_up:
                 each.lose_power()
                 self._restart(each)
+
+    def _brownout(self, machine: Machine) -> None:
+        """The disks of all but one are slow; then the power goes everywhere, and that one comes back last."""
+        world = self._world
+        self._note("brownout", machine)
+        others = [each for each in world.machines if each is not machine]
+        for other in others:
+            other.workers.delay_s = 0.4
+
+        def dark() -> None:
+            for each in world.machines:
+                each.workers.delay_s = 0.001
+                if each.is_up:
+                    each.lose_power()
+                    world.loop.call_later(3.0 if each is machine else self._dice.uniform(0.05, 0.3), back, each)
+
+        def back(each: Machine) -> None:
+            if not each.is_up:
+                world.start(each)
+
+        world.loop.call_later(self._dice.uniform(0.5, 2.0), dark)
+
+    def _strand(self, machine: Machine) -> None:
+        """Leave a leader alone in its in-sync set, then kill it while the others come back."""
+        world = self._world
+        topics = machine.service.image.topics if machine.is_serving else {}
+        records = [each for topic in topics.values() for each in topic.partitions if topic.name in world.topics]
+        if not records:
+            return
+        record = self._dice.choice(records)
+        by_id = {each.node_id: each for each in world.machines}
+        leader = by_id.get(record.leader)
+        followers = [by_id[node] for node in record.replicas if node != record.leader and node in by_id]
+        if leader is None:
+            return
+        self._note("strand", leader)
+        for follower in followers:
+            follower.pause()
+            world.loop.call_later(3.0, follower.resume)
+
+        def end() -> None:
+            if leader.is_up:
+                leader.kill()
+                world.loop.call_later(self._dice.uniform(1.0, 4.0), again)
+
+        def again() -> None:
+            if not leader.is_up:
+                world.start(leader)
+
+        world.loop.call_later(2.8, end)
 
     def _rot(self, machine: Machine) -> None:
         """A bit of a durable record turns while the broker is down; others follow it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headrace.testing.sim.admin import CONFIG
 from headrace.testing.sim.consumers import read_all
 from headrace.testing.sim.history import Violation
 from headrace.testing.sim.loop import Owner
@@ -73,6 +74,8 @@ class Finale:
         await world.until("the group to catch up", consumed, 45)
         for member in world.members:
             member.running = False
+        if world.admin is not None:
+            world.admin.running = False
         await world.until("everybody to end", lambda: not world.is_busy, 30)
 
     async def _end_of(self, partition: Partition) -> tuple[int, int]:
@@ -132,6 +135,8 @@ class Replicas:
         for machine in world.machines:
             controller = machine.service.controller
             world.watch.saw_image(machine.node_id, controller.applied_index, controller.image)
+        if world.admin is not None:
+            world.admin.check(world.machines[0].service.image.topics["bills"].configs.get(CONFIG))
         for record in self._records():
             self._compare(record)
         if world.failure is not None:

@@ -150,19 +150,19 @@ def _votes_twice() -> list[tuple[Any, str, Any]]:
 
 
 VARIANTS: Final[dict[str, Variant]] = {
-    "ack before save": Variant(1, _ack_before_save),
-    "no dedup restore": Variant(1, _no_dedup_restore),
-    "stale read": Variant(1, _stale_read),
+    "ack before save": Variant(1, _ack_before_save, ("lose_power", "slow_disk")),
+    "no dedup restore": Variant(1, _no_dedup_restore, ("kill", "lose_power")),
+    "stale read": Variant(1, _stale_read, ("lose_power", "slow_disk")),
     "aborts forgotten": Variant(1, _forgets_aborts),
-    "offsets committed before they are saved": Variant(1, _commits_offsets_early),
+    "offsets committed before they are saved": Variant(1, _commits_offsets_early, ("lose_power", "slow_disk")),
     "truncate on bad CRC": Variant(1, _truncates_on_bad_crc, ("rot", "kill")),
-    "quorum acks before save": Variant(3, _quorum_acks_before_save, ("lose_power", "blackout", "slow_disk", "isolate")),
+    "quorum acks before save": Variant(3, _quorum_acks_before_save, ("brownout",)),
     "vote twice": Variant(5, _votes_twice, ("partition", "isolate", "slow_network"), (("cluster.election_ms", "100"),)),
     "no epoch check": Variant(3, _no_epoch_check, ("isolate", "pause", "kill")),
     "high watermark from the leader alone": Variant(
         3, _watermark_from_the_leader_alone, ("isolate", "kill", "cut_one_way")
     ),
-    "unclean election": Variant(5, _unclean_election, ("isolate", "kill", "pause", "partition")),
+    "unclean election": Variant(5, _unclean_election, ("strand", "isolate", "kill")),
 }
 
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 from headrace.core.errors import ErrorCode, StorageError
 from headrace.core.ports import Address
 from headrace.testing.sim import faults, oracles
+from headrace.testing.sim.admin import Admin
 from headrace.testing.sim.clients import CREATE_TOPICS, LATER, Client, Partition, Unknown
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.consumers import Member
@@ -87,6 +88,7 @@ class World:
         self.transactors: list[TransactionalProducer] = []
         self.copiers: list[Copier] = []
         self.members: list[Member] = []
+        self.admin: Admin | None = None
 
     def _stream(self, name: str) -> Random:
         return Random(f"{self.options.seed}/{name}")
@@ -289,6 +291,9 @@ class World:
         copier = Copier(self.client("cas"), self.history, orders[0], ("bills", 0), now_ms=now_ms, modern=modern)
         self.copiers.append(copier)
         self.spawn(Owner("cas"), copier.run())
+        if len(self.machines) > 1:
+            self.admin = Admin(self.client("ada"), self.history, "bills")
+            self.spawn(Owner("ada"), self.admin.run())
         for name in ("mia", "max"):
             member = Member(self.client(name), self.history, "readers", orders)
             self.members.append(member)
