@@ -42,6 +42,7 @@ from headrace.broker.producer_ids import ProducerIds
 from headrace.broker.raft_storage import RaftStorage
 from headrace.broker.replication import Replication
 from headrace.broker.service import Service
+from headrace.broker.tally import Tally
 from headrace.broker.topics import Topics
 from headrace.broker.transactions import TRANSACTION_TOPIC, TransactionCoordinator
 from headrace.broker.verification import Verification
@@ -176,6 +177,7 @@ class Node:
         partitions.load(service.image)
         controller.subscribe(partitions.changed, settled=partitions.settled)
         controller.subscribe(service.groups.changed)
+        controller.subscribe(Tally(record.node_id, self._counters.cluster).changed)
         undo.push_async_callback(service.flusher.drain)
         self._copy(service)
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
@@ -197,6 +199,7 @@ class Node:
             clock=self._clock,
             workers=self._workers,
             throttle_bytes_per_s=cluster.replica_throttle_bytes_per_second,
+            counters=self._counters.cluster,
         )
         in_sync = InSyncSets(
             node.node_id,
@@ -264,7 +267,15 @@ class Node:
         housekeeping: Housekeeping
         configs = Configs(controller, settings)
         nodes = self._nodes = NodeWatch(controller, settings.cluster, configs)
-        council = Council(record.node_id, directory.cluster_id, controller, nodes, configs, links=self._links)
+        council = Council(
+            record.node_id,
+            directory.cluster_id,
+            controller,
+            nodes,
+            configs,
+            links=self._links,
+            counters=self._counters.cluster,
+        )
         partitions = Partitions(
             files,
             MemoryFiles(),

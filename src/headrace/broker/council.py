@@ -43,6 +43,7 @@ from headrace.broker.commands import (
 from headrace.broker.image import ProducerIdsRecord
 from headrace.broker.post import ANSWER_BYTES, COMMAND_KEY, FORWARD_KEY, request_frame
 from headrace.broker.reassigning import rebalance
+from headrace.core.counters import ClusterCounters
 from headrace.core.errors import ApiError, ErrorCode, LinkError, ProtocolError
 from headrace.raft.membership import Change, ChangeKind
 
@@ -78,6 +79,7 @@ class Council:
         *,
         links: Links | None = None,
         ensure_topic: Callable[[EnsureTopic], Awaitable[None]] | None = None,
+        counters: ClusterCounters | None = None,
     ) -> None:
         self._node_id = node_id
         self._cluster_id = cluster_id
@@ -86,6 +88,7 @@ class Council:
         self._policy = policy
         self.links = links
         self.ensure_topic = ensure_topic
+        self._counters = counters or ClusterCounters()
         self.skew_of: Callable[[int], float | None] = lambda node: None  # of a node's clock, in ms, as gossip sees it
 
     @property
@@ -151,6 +154,7 @@ class Council:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FORWARD_S
         body = _ENCODER.encode((host, frame))
+        self._counters.forwarded += 1
         while True:
             leader = self.leader
             if leader is not None and leader != self._node_id and self.links is not None:

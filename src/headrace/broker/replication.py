@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.core.counters import ClusterCounters
 from headrace.core.errors import ApiError, CorruptionError, ErrorCode, LinkError, ProtocolError, StorageError
 from headrace.isr.divergence import EpochEnd, truncate_to
 from headrace.storage import cutting
@@ -104,6 +105,7 @@ class Replication:
         clock: Clock,
         workers: Workers,
         throttle_bytes_per_s: int | None = None,
+        counters: ClusterCounters | None = None,
     ) -> None:
         """`throttle_bytes_per_s`: for replicas that are being moved to this node."""
         self.node_id = node_id
@@ -113,6 +115,7 @@ class Replication:
         self.clock = clock
         self.workers = workers
         self.throttle = Throttle(throttle_bytes_per_s)
+        self.counters = counters or ClusterCounters()
         self._fetchers: dict[int, Fetcher] = {}
         self._followed: dict[Partition, int] = {}
         self._started = False
@@ -204,6 +207,7 @@ class Fetcher:
             if answer.error_code:
                 raise ApiError(ErrorCode(answer.error_code))
         except (LinkError, ProtocolError, ApiError) as error:
+            self._crew.counters.fetcher_errors += 1
             logger.debug("a leader does not answer", extra={"leader": self._leader, "reason": str(error)})
             pause, self._pause = self._pause, min(2 * self._pause, LONGEST_PAUSE_SECONDS)
             await self._rest(pause)
@@ -333,6 +337,7 @@ class Fetcher:
     def _complain(self, copy: Copy, error: Exception) -> None:
         partition = copy.partition
         copy.wait(self._loop.time())
+        self._crew.counters.fetcher_errors += 1
         level = logging.ERROR if isinstance(error, CorruptionError) else logging.DEBUG
         about = {"topic": partition.topic, "partition": partition.index, "leader": self._leader, "reason": str(error)}
         logger.log(level, "a partition is not copied for now", extra=about)

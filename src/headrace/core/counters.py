@@ -77,6 +77,17 @@ class Cleaner:
 
 
 @dataclass(slots=True)
+class ClusterCounters:
+    """What happened between this node and the others."""
+
+    in_sync_shrinks: int = 0
+    in_sync_expands: int = 0
+    leaders_gained: int = 0
+    fetcher_errors: int = 0
+    forwarded: int = 0
+
+
+@dataclass(slots=True)
 class Counters:
     """One broker's numbers."""
 
@@ -91,3 +102,4 @@ class Counters:
     sync_logs: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZES))
     loop_delay_seconds: Histogram = field(default_factory=Histogram)
     cleaner: Cleaner = field(default_factory=Cleaner)
+    cluster: ClusterCounters = field(default_factory=ClusterCounters)

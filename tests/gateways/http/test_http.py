@@ -7,15 +7,18 @@ import json
 import socket
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
+from headrace.broker.image import Image
 from headrace.core.counters import Counters, Histogram, Traffic
 from headrace.core.errors import ConfigError, ErrorCode
 from headrace.gateways.http import server as http_server
 from headrace.gateways.http.server import HttpServer
+from headrace.raft.records import Membership
 from headrace.runtime import loop
 
 pytestmark = pytest.mark.timeout(30)
@@ -31,6 +34,9 @@ class Log:
 @dataclass
 class Record:
     replicas: tuple[int, ...]
+    leader: int = 1
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 @dataclass
@@ -42,6 +48,7 @@ class Partition:
     leads: bool = True
     in_sync: int = 1
     record: Record | None = None
+    replicas: None = None
 
 
 class Groups:
@@ -63,6 +70,16 @@ class Service:
         ]
     )
     groups: Groups = field(default_factory=Groups)
+    controller: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(
+            image=Image(),
+            applied_index=7,
+            quorum=SimpleNamespace(
+                node_id=1, leader=1, leads=True, term=3, commit_index=7, membership=Membership(voters=(1,))
+            ),
+        )
+    )
+    council: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(skew_of=lambda node: None))
     ready: bool = True
     faults: list[str] = field(default_factory=list)
 
@@ -191,6 +208,7 @@ def test_the_metrics_are_what_the_broker_counted(accept, parse):
     assert samples["headrace_partition_in_sync_replicas", "0", "orders"] == 2
     assert ("headrace_partition_replicas", "0", "copied") not in samples
     assert samples["headrace_under_replicated_partitions",] == 1
+    assert samples["headrace_quorum_term",] == 3
     assert samples["headrace_partition_size_bytes", "0", "orders"] == 4096
     assert samples["headrace_group_lag", "billing", "0", "orders"] == 20
     assert ("headrace_group_lag", "billing", "0", "gone") not in samples

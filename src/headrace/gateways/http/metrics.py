@@ -21,6 +21,8 @@ from prometheus_client.metrics_core import Metric
 
 from headrace.core.counters import Counters, Histogram
 from headrace.core.errors import ErrorCode
+from headrace.gateways.http import cluster_metrics
+from headrace.gateways.http.cluster_metrics import ClusterNumbers
 from headrace.gateways.http.observed import Observed
 
 _PARTITION: Final = ["topic", "partition"]
@@ -36,6 +38,7 @@ class Numbers:
     led: list[tuple[str, int, int, int]]  # of those that this node leads: topic, index, replicas, in sync
     group_offsets: list[tuple[str, str, int, int]]  # group, topic, index, committed offset
     group_states: dict[str, int]
+    cluster: ClusterNumbers
 
 
 def read(service: Observed) -> Numbers:
@@ -62,6 +65,7 @@ def read(service: Observed) -> Numbers:
         ],
         group_offsets=list(service.groups.group_offsets()),
         group_states={str(state): count for state, count in service.groups.states().items()},
+        cluster=cluster_metrics.read(service),
     )
 
 
@@ -77,6 +81,7 @@ def families(numbers: Numbers, version: str) -> list[Metric]:
         *_cleaner(numbers.counters),
         *_partitions(numbers),
         *_groups(numbers),
+        *cluster_metrics.families(numbers.cluster),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from headrace.core.counters import Counters
@@ -26,6 +26,28 @@ class ObservedRecord(Protocol):
 
     @property
     def replicas(self) -> Sequence[int]: ...
+
+    @property
+    def leader(self) -> int: ...
+
+    @property
+    def adding(self) -> Sequence[int]: ...
+
+    @property
+    def removing(self) -> Sequence[int]: ...
+
+
+class ObservedFollower(Protocol):
+    """What a leader knows of a follower."""
+
+    @property
+    def end_offset(self) -> int: ...
+
+
+class ObservedReplicas(Protocol):
+    """What a leader knows of its followers."""
+
+    def follower(self, node: int) -> ObservedFollower | None: ...
 
 
 class ObservedPartition(Protocol):
@@ -52,6 +74,10 @@ class ObservedPartition(Protocol):
     @property
     def record(self) -> ObservedRecord | None: ...
 
+    @property
+    def replicas(self) -> ObservedReplicas | None:
+        """None unless this broker leads."""
+
 
 class ObservedGroups(Protocol):
     """The group coordinator."""
@@ -61,6 +87,76 @@ class ObservedGroups(Protocol):
 
     def states(self) -> Mapping[str, int]:
         """How many groups are in each state."""
+
+
+class ObservedTopic(Protocol):
+    @property
+    def partitions(self) -> Sequence[ObservedRecord]: ...
+
+
+class ObservedNode(Protocol):
+    @property
+    def fenced(self) -> bool: ...
+
+    @property
+    def draining(self) -> bool: ...
+
+
+class ObservedImage(Protocol):
+    """The cluster's metadata; it never changes."""
+
+    @property
+    def brokers(self) -> Mapping[int, ObservedNode]: ...
+
+    @property
+    def topics(self) -> Mapping[str, ObservedTopic]: ...
+
+
+class ObservedMembership(Protocol):
+    @property
+    def voters(self) -> Sequence[int]: ...
+
+    @property
+    def learners(self) -> Sequence[int]: ...
+
+
+class ObservedQuorum(Protocol):
+    """This node's part in the quorum."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def leader(self) -> int | None: ...
+
+    @property
+    def leads(self) -> bool: ...
+
+    @property
+    def term(self) -> int: ...
+
+    @property
+    def commit_index(self) -> int: ...
+
+    @property
+    def membership(self) -> ObservedMembership: ...
+
+
+class ObservedController(Protocol):
+    @property
+    def image(self) -> ObservedImage: ...
+
+    @property
+    def applied_index(self) -> int: ...
+
+    @property
+    def quorum(self) -> ObservedQuorum: ...
+
+
+class ObservedCouncil(Protocol):
+    @property
+    def skew_of(self) -> Callable[[int], float | None]:
+        """How far a node's clock is ahead, in ms; None if that is not known."""
 
 
 class Observed(Protocol):
@@ -74,6 +170,12 @@ class Observed(Protocol):
 
     @property
     def groups(self) -> ObservedGroups: ...
+
+    @property
+    def controller(self) -> ObservedController: ...
+
+    @property
+    def council(self) -> ObservedCouncil: ...
 
     @property
     def ready(self) -> bool: ...
