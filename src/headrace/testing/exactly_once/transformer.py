@@ -20,7 +20,7 @@ import os
 import random
 import signal
 import sys
-import time
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -35,7 +35,6 @@ ORDERS, BILLS, LEDGER = "orders", "bills", "ledger"
 PARTITIONS = {ORDERS: 2, BILLS: 2, LEDGER: 1}
 GROUP = "billing"
 ENDED, FATAL, FENCED, STUCK = 0, 3, 4, 5
-ATTEMPT_S, FOR_EVER_S = 10.0, 1e9
 # A consumer tells only that it is done for; nothing but a fence does that to one.
 FENCES = {KafkaError._FENCED, KafkaError.FENCED_INSTANCE_ID, KafkaError.PRODUCER_FENCED, KafkaError._FATAL}
 BRISK: dict[str, str | int | float] = {
@@ -50,10 +49,6 @@ BRISK: dict[str, str | int | float] = {
     # To look into a history that failed: HISTORY_CLIENT='{"debug": "eos,cgrp", "log_level": 7}'.
     **json.loads(os.environ.get("HISTORY_CLIENT", "{}")),
 }
-
-
-class StuckError(Exception):
-    """Offsets cannot be sent."""
 
 
 class Orders(msgspec.Struct, frozen=True):
@@ -156,14 +151,15 @@ class Transformer:
         return False
 
     def _send_offsets(self, places: list[TopicPartition], member: Any) -> None:
-        deadline = time.monotonic() + (self._orders.give_up_s or FOR_EVER_S)
-
-        def send() -> None:
-            if time.monotonic() > deadline:
-                raise StuckError
-            self._producer.send_offsets_to_transaction(places, member, ATTEMPT_S)
-
-        _insist(send)
+        # It may never return, whatever its timeout.
+        watch = threading.Timer(self._orders.give_up_s, os._exit, [STUCK]) if self._orders.give_up_s else None
+        if watch is not None:
+            watch.start()
+        try:
+            _insist(lambda: self._producer.send_offsets_to_transaction(places, member, 30))
+        finally:
+            if watch is not None:
+                watch.cancel()
 
     def _write(self, messages: Sequence[Message], label: str, doomed: bool) -> None:
         names = [(message.value() or b"").decode() for message in messages]
@@ -225,8 +221,6 @@ def main(orders: Orders) -> int:
         with contextlib.suppress(OSError):
             print(f"{orders.incarnation}: {cause!r}", file=sys.stderr, flush=True)
         return FENCED if cause.code() in FENCES else FATAL
-    except StuckError:
-        return STUCK
     return ENDED
 
 
