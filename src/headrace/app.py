@@ -28,6 +28,7 @@ from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
 from headrace.broker.council import Council
 from headrace.broker.flusher import Flusher
+from headrace.broker.gossip import Gossip
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.image import BrokerRecord
@@ -124,6 +125,7 @@ class Node:
         self._nodes: NodeWatch
         self._was_clean = False
         self._start_number = 0
+        self._port = 0
         self._may_be_clean = False
         self.addresses = Addresses("", 0)
 
@@ -180,6 +182,7 @@ class Node:
         controller.subscribe(Tally(record.node_id, self._counters.cluster).changed)
         undo.push_async_callback(service.flusher.drain)
         self._copy(service)
+        self._gossip(service)
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
         attendance.is_fit = lambda: partitions.is_fit
         attendance.start()
@@ -219,6 +222,23 @@ class Node:
         replication.start(node.epoch, partitions)
         in_sync.start(node.epoch)
 
+    def _gossip(self, service: Service) -> None:
+        """Hear of the other nodes, and let them hear of us."""
+        gossip = Gossip(
+            self._network,
+            self._dice,
+            self._clock,
+            self._settings.cluster,
+            cluster_id=service.cluster_id,
+            bind=(self._settings.kafka.host, self._port),
+            on_death=self._nodes.suspected,
+            on_address=self._address_book.told,
+        )
+        service.council.skew_of = gossip.skew_of
+        service.controller.subscribe(gossip.changed)
+        self._undo.push_async_callback(gossip.stop)
+        gossip.start(service.node.node_id, service.image)
+
     async def _take_port(self) -> tuple[KafkaServer, BrokerRecord]:
         """The port comes first: a node that joins a cluster says where it is."""
         settings = self._settings
@@ -226,7 +246,8 @@ class Node:
         self._undo.push_async_callback(kafka.stop)
         self._links = PeerLinks(self._network, self._membership, self._address_book.get, self._dice)
         self._undo.callback(self._links.close)
-        return kafka, self._node_record(await kafka.bind())
+        self._port = await kafka.bind()
+        return kafka, self._node_record(self._port)
 
     async def _take_part(self, service: Service, kafka: KafkaServer, us: Join) -> None:
         """Be one of the quorum, and wait until this node knows what the others have decided."""
@@ -292,13 +313,8 @@ class Node:
         self._undo.push_async_callback(self._run, partitions.close)
         topics = Topics(controller, configs, settings.broker, self._new_id, council)
         council.ensure_topic = topics.ensure_topic
-        offsets = InternalTopic(
-            OFFSETS_TOPIC,
-            settings.group.offsets_partitions,
-            controller=controller,
-            topics=topics,
-            partitions=partitions,
-        )
+        count = settings.group.offsets_partitions
+        offsets = InternalTopic(OFFSETS_TOPIC, count, controller=controller, topics=topics, partitions=partitions)
         groups = GroupCoordinator(
             settings.group, offsets, clock=self._clock, workers=self._workers, new_id=lambda: str(self._new_id())
         )

@@ -72,6 +72,16 @@ class ClusterSettings:
         unit="ms",
         check=at_least(0),
     )
+    gossip: bool = setting(
+        True,
+        help="Whether nodes gossip, by UDP on the port of the same number: deaths and addresses are known sooner.",
+    )
+    max_skew_ms: int = setting(
+        500,
+        help="A node whose clock differs by more is warned of.",
+        unit="ms",
+        check=at_least(1),
+    )
     replica_lag_ms: int = setting(
         10 * SECOND_MS,
         help="A follower that was not at the end of its leader's log for so long is not in sync any more.",

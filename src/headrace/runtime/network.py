@@ -2,12 +2,14 @@
 
 Rules:
 - What leaves is bound to the node's own address, unless the node listens everywhere: so a node can be cut off by it.
-- A datagram that the system does not take at once is lost, as the network may lose it too.
+- A datagram that the system does not take at once is lost, as the network may lose it too. So are those that come while
+  a name is looked up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import socket
 from collections.abc import Callable
 from typing import Final, cast
@@ -16,6 +18,9 @@ from headrace.core.ports import Address
 
 BACKLOG: Final = 1024
 WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})
+LOOKUPS: Final = 64  # of names, at a time
+NAME_SECONDS: Final = 30.0  # that a name stands for a number
+FAILED_NAME_SECONDS: Final = 5.0
 
 
 class SocketListening:
@@ -41,6 +46,8 @@ class SocketDatagrams(asyncio.DatagramProtocol):
     def __init__(self, receive: Callable[[bytes, Address], None]) -> None:
         self._receive = receive
         self._transport: asyncio.DatagramTransport | None = None
+        self._numbers: dict[str, str] = {}  # by name
+        self._lookups: dict[str, asyncio.Task[None]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.DatagramTransport", transport)
@@ -55,13 +62,33 @@ class SocketDatagrams(asyncio.DatagramProtocol):
         """Nobody listens there, for one. The packet is lost."""
 
     def send(self, packet: bytes, to: Address) -> None:
-        if self._transport is not None:
+        number = self._numbers.get(to[0]) or (to[0] if _is_number(to[0]) else None)
+        if number is None:
+            self._look_up(to[0])
+        elif self._transport is not None:
             try:
-                self._transport.sendto(packet, to)
+                self._transport.sendto(packet, (number, to[1]))
             except (OSError, ValueError):
-                pass  # too large, no route, a name where an address belongs: lost
+                pass  # too large, no route: lost
+
+    def _look_up(self, name: str) -> None:
+        if name not in self._lookups and len(self._lookups) < LOOKUPS:
+            self._lookups[name] = asyncio.get_running_loop().create_task(self._find(name), name="look-up")
+
+    async def _find(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+            self._numbers[name] = str(found[0][4][0])
+            loop.call_later(NAME_SECONDS, self._numbers.pop, name, None)
+        except OSError:
+            await asyncio.sleep(FAILED_NAME_SECONDS)
+        finally:
+            self._lookups.pop(name, None)
 
     def close(self) -> None:
+        for task in tuple(self._lookups.values()):
+            task.cancel()
         if self._transport is not None:
             self._transport.close()
 
@@ -92,3 +119,11 @@ class SocketNetwork:
             lambda: SocketDatagrams(receive), local_addr=(host or "0.0.0.0", port)
         )
         return protocol
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
