@@ -8,13 +8,10 @@ transaction is ended; by the newer one a marker that comes too late is told by i
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace.apis.api import Answer, Api, Context
 from headrace.core.errors import ApiError, ErrorCode
-
-if TYPE_CHECKING:
-    from headrace.broker.partition import Partition
 
 BUMPED = 2  # the transaction version from which every end has an epoch of its own
 COMMIT_SECONDS = 4.0  # less than the coordinator waits
@@ -24,24 +21,25 @@ Place = tuple[int, str, int]  # number of the marker, topic, partition
 
 async def handle(ctx: Context, request: Any) -> Answer:
     errors: dict[Place, ErrorCode] = {}
-    waits: list[tuple[Place, Partition, int]] = []
+    waits: list[tuple[Place, asyncio.Future[None]]] = []
     for number, marker in enumerate(request.markers):
         for topic in marker.topics:
             for index in topic.partition_indexes:
                 place = (number, topic.name, index)
                 try:
-                    waits.append((place, *_write(ctx, marker, topic.name, index)))
+                    waits.append((place, _write(ctx, marker, topic.name, index)))
                 except ApiError as error:
                     ctx.service.count_error("WriteTxnMarkers", error.code)
                     errors[place] = error.code
     if waits:
         deadline = asyncio.get_running_loop().time() + COMMIT_SECONDS
-        for place, partition, next_offset in waits:
-            errors[place] = await _committed(partition, next_offset, deadline)
+        for place, committed in waits:
+            errors[place] = await _outcome(committed, deadline)
     return _answer(request, errors)
 
 
-def _write(ctx: Context, marker: Any, topic: str, index: int) -> tuple[Partition, int]:
+def _write(ctx: Context, marker: Any, topic: str, index: int) -> asyncio.Future[None]:
+    """Resolved when the marker is committed. Asked for now: what lies there in a later epoch is something else."""
     if ctx.peer is None:
         raise ApiError(ErrorCode.cluster_authorization_failed)
     partition = ctx.service.partitions.get(topic, index)
@@ -52,14 +50,14 @@ def _write(ctx: Context, marker: Any, topic: str, index: int) -> tuple[Partition
         coordinator_epoch=marker.coordinator_epoch,
         bumped=getattr(marker, "transaction_version", 0) >= BUMPED,
     )
-    return partition, next_offset
+    return partition.committed(next_offset)
 
 
-async def _committed(partition: Partition, next_offset: int, deadline: float) -> ErrorCode:
+async def _outcome(committed: asyncio.Future[None], deadline: float) -> ErrorCode:
     left = deadline - asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(max(left, 0.0)):
-            await partition.committed(next_offset)
+            await committed
     except ApiError as error:
         return error.code
     except TimeoutError:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from headrace.core.errors import ApiError, ErrorCode, StorageError
@@ -70,7 +70,7 @@ class OffsetsLog(Protocol):
     def append_internal(self, items: Sequence[Record]) -> int:
         """Append one batch; returns the offset after it. Raises ApiError or StorageError: then nothing was added."""
 
-    async def committed(self, next_offset: int) -> None:
+    def committed(self, next_offset: int) -> Awaitable[None]:
         """Wait until everything below `next_offset` is committed. Raises if it never will be."""
 
     def read_all(self) -> Iterable[Stored]:

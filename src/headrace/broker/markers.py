@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from headrace.core.errors import ApiError, ErrorCode, LinkError, ProtocolError
@@ -38,7 +38,7 @@ class Markable(Protocol):
         self, producer_id: int, producer_epoch: int, *, commit: bool, coordinator_epoch: int, bumped: bool = False
     ) -> int: ...
 
-    async def committed(self, next_offset: int) -> None: ...
+    def committed(self, next_offset: int) -> Awaitable[None]: ...
 
 
 class LocalMarkers:

@@ -417,16 +417,17 @@ class Partition:
         self._commits.append((next_offset, commit))
         return True
 
-    async def committed(self, next_offset: int) -> None:
-        """Wait until everything below `next_offset` is committed. Raises ApiError if it never will be."""
+    def committed(self, next_offset: int) -> asyncio.Future[None]:
+        """Resolved when all below `next_offset` is committed, in the epoch of this call; an ApiError if never."""
 
         def finish() -> None:
             if commit.error is not None:
                 raise commit.error
 
         commit: Commit[None] = Commit(finish)
-        if self.when_committed(next_offset, commit):
-            await commit.begin(1)
+        if not self.leads:
+            commit.failed(ApiError(ErrorCode.not_leader_or_follower))
+        return commit.begin(int(self.leads and self.when_committed(next_offset, commit)))
 
     def watch(self, poll: Poll, *, uncommitted: bool = False) -> None:
         """Tell `poll` of what arrives; of records that are not committed yet, too, if it is a follower's."""
