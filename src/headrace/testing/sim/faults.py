@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker.commands import Drain, Rebalance, Remove
 from headrace.testing.sim.variants import VARIANTS
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class Trouble:
             kinds += [
                 (1, self._blackout),
                 (1, self._brownout),
+                (1, self._grow),
+                (1, self._move),
+                (1, self._retire),
                 (2, self._strand),
                 (4, self._isolate),
                 (3, self._cut_one_way),
@@ -54,6 +58,7 @@ class Trouble:
         self._kinds = [(weight * self._dice.choice((0, 1, 1, 3)), strike) for weight, strike in kinds]
         if not any(weight for weight, _ in self._kinds):
             self._kinds = kinds
+        self._grown = self._retired = self._over = False
         self._pace = MEAN_SECONDS_BETWEEN * self._dice.choice((0.5, 1, 2))
 
     async def run(self, seconds: float) -> None:
@@ -62,6 +67,7 @@ class Trouble:
         while True:
             await asyncio.sleep(self._dice.expovariate(1.0) * self._pace)
             if loop.time() >= end:
+                self._over = True
                 return
             weights = [weight for weight, _ in self._kinds]
             [(_, strike)] = self._dice.choices(self._kinds, weights)
@@ -115,7 +121,7 @@ class Trouble:
         def dark() -> None:
             for each in world.machines:
                 each.workers.delay_s = 0.001
-                if each.is_up:
+                if each.is_up and not self._over:
                     each.lose_power()
                     world.loop.call_later(3.0 if each is machine else self._dice.uniform(0.05, 0.3), back, each)
 
@@ -144,7 +150,7 @@ class Trouble:
             world.loop.call_later(3.0, follower.resume)
 
         def end() -> None:
-            if leader.is_up:
+            if leader.is_up and not self._over:
                 leader.kill()
                 world.loop.call_later(self._dice.uniform(1.0, 4.0), again)
 
@@ -184,6 +190,66 @@ class Trouble:
             self._note("pause", machine)
             machine.pause()
             self._later(self._dice.choice((0.3, 3.0, 8.0)), machine.resume)
+
+    # -- the cluster itself
+
+    def _grow(self, machine: Machine) -> None:
+        """A node joins, and replicas are moved to it."""
+        world = self._world
+        if self._grown or not any(each.is_serving for each in world.machines):
+            return
+        self._grown = True
+        self._note("grow")
+        newcomer = world.grow()
+
+        async def settle() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0.3)
+                if newcomer.is_serving and await world.ask(Rebalance()) is not None:
+                    world.note(f"moved replicas to node {newcomer.node_id}")
+                    return
+
+        world.background(settle())
+
+    def _move(self, machine: Machine) -> None:
+        self._note("drain", machine)
+        node_id = machine.node_id
+
+        async def away() -> None:
+            if await world.ask(Drain(node_id, True)) is None:
+                return
+            await world.ask(Rebalance())
+            await asyncio.sleep(self._dice.uniform(0.1, 3.0))
+            for _ in range(20):
+                if await world.ask(Drain(node_id, False)) is not None:
+                    return
+
+        world = self._world
+        world.background(away())
+
+    def _retire(self, machine: Machine) -> None:
+        """A node gives everything away and leaves for good."""
+        world = self._world
+        if self._retired or len(world.machines) <= 3 or machine.node_id == 1:
+            return
+        self._retired = True
+        self._note("retire", machine)
+        node_id = machine.node_id
+
+        async def leave() -> None:
+            for _ in range(15):
+                await world.ask(Drain(node_id, True))
+                await world.ask(Rebalance())
+                await asyncio.sleep(0.5)
+                if await world.ask(Remove(node_id)) is not None:
+                    world.note(f"node {node_id} has left")
+                    world.history.count("nodes that left")
+                    world.shrink(machine)
+                    return
+            while await world.ask(Drain(node_id, False)) is None:
+                await asyncio.sleep(0.5)
+
+        world.background(leave())
 
     # -- disks and clocks
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+from headrace.broker.commands import Answer, Command
 from headrace.core.errors import ErrorCode, StorageError
 from headrace.core.ports import Address
 from headrace.testing.sim import faults, oracles
@@ -109,8 +110,10 @@ class World:
                 flags["cluster.secret"] = "between us"
             flags["cluster.replica_lag_ms"] = str(Random(self.options.seed).choice((1000, 3000, 10000)))
             if node_id > 1:
-                others = [number for number in range(1, self.options.nodes + 1) if number != node_id]
-                flags["cluster.join"] = ",".join(f"{host.rpartition('.')[0]}.{number}:{PORT}" for number in others)
+                others = range(1, self.options.nodes + 1)
+                flags["cluster.join"] = ",".join(
+                    f"{host.rpartition('.')[0]}.{number}:{PORT}" for number in others if number != node_id
+                )
         small = {"segment_bytes": self.dice.choice((4096, 16384, 1 << 20)), "index_interval_bytes": 256}
         return Machine(self.loop, self.fabric, node_id, flags, small, self._stream(f"machine {node_id}"), host)
 
@@ -312,6 +315,34 @@ class World:
             if not machine.is_up:
                 self.start(machine)
         await self.until("the nodes to serve", lambda: all(each.is_serving for each in self.machines), 30)
+
+    # -- the cluster itself
+
+    def grow(self) -> Machine:
+        """One machine more, which joins."""
+        machine = self._machine(1 + max(each.node_id for each in self.machines))
+        self.machines.append(machine)
+        self.start(machine)
+        return machine
+
+    def shrink(self, machine: Machine) -> None:
+        """A machine that belongs to the cluster no more."""
+        machine.kill()
+        self.machines.remove(machine)
+
+    async def ask(self, command: Command, seconds: float = 5.0) -> Answer | None:
+        """Ask something of the controller, through some node; None if nobody knows what became of it."""
+        serving = [each for each in self.machines if each.is_serving]
+        if not serving:
+            return None
+        machine = self.dice.choice(serving)
+        assert machine.owner is not None
+        work = machine.service.council.ask(command, timeout_s=seconds)
+        task: asyncio.Task[Answer] = machine.owner.context.run(self.loop.create_task, work)
+        await asyncio.wait([task], timeout=2 * seconds)
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            return None
+        return task.result()
 
     async def until(self, what: str, condition: Callable[[], bool], seconds: float) -> None:
         """Wait for something that must come. Raises Violation if it does not."""
