@@ -34,7 +34,7 @@ from headrace.broker.housekeeping import Housekeeping
 from headrace.broker.image import BrokerRecord
 from headrace.broker.in_sync import InSyncSets
 from headrace.broker.internal_topics import OFFSETS_TOPIC, InternalTopic
-from headrace.broker.joining import join
+from headrace.broker.joining import JOINED_PATH, join, remember, remembered
 from headrace.broker.markers import ClusterMarkers
 from headrace.broker.nodes import NodeWatch
 from headrace.broker.partitions import Partitions
@@ -75,7 +75,6 @@ logger = logging.getLogger(__name__)
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 ELECTION_TICKS = 10
-JOINED_PATH = "joined"  # in the data directory of a node that did not found its cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,7 +380,7 @@ class Node:
             joined = await join(self._links, parse_addresses(settings.cluster.join), command)
             self._address_book.hint(joined.nodes)
             cluster_id = joined.cluster_id
-            files.store(JOINED_PATH, cluster_id.encode())  # a crash from here on must not found another cluster
+            remember(files, joined)  # a crash from here on must not found another cluster
         ids = iter((directory_id,) if cluster_id else (random_id(self._dice.randbytes), directory_id))
         try:
             directory = Directory.claim(files, node_id=record.node_id, cluster_id=cluster_id, new_id=lambda: next(ids))
@@ -415,6 +414,7 @@ class Node:
         self._undo.push_async_callback(controller.close)
         controller.subscribe(self._address_book.changed)
         controller.load(found=not files.exists(JOINED_PATH))
+        self._address_book.hint(remembered(files))
         self._address_book.hint(controller.known_addresses())
         return controller
 

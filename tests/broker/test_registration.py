@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.broker.commands import Register
+from headrace.broker.commands import Joined, Register
 from headrace.broker.decisions import Standard, register
 from headrace.broker.image import Image, apply
+from headrace.broker.joining import JOINED_PATH, remember, remembered
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.storage.directory import count_start
 from headrace.storage.memory import MemoryFiles
@@ -32,3 +33,12 @@ def test_an_older_start_does_not_replace_the_one_that_lives() -> None:
 def test_starts_are_counted_on_the_disk() -> None:
     files = MemoryFiles()
     assert [count_start(files) for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_node_that_joined_remembers_the_others_before_it_has_any_log() -> None:
+    files = MemoryFiles()
+    assert remembered(files) == {}
+    remember(files, Joined("c", 1, {1: ("h1", 9092), 3: ("h3", 9093)}))
+    assert remembered(files) == {1: ("h1", 9092), 3: ("h3", 9093)}
+    files.store(JOINED_PATH, b"of an older release")
+    assert remembered(files) == {}

@@ -34,7 +34,7 @@ from headrace.testing.sim.producers import Copier, IdempotentProducer, Transacti
 from headrace.testing.sim.variants import VARIANTS, broken
 from headrace.testing.sim.watch import Watch
 
-SAFETY_SECONDS: Final = 8.0
+SAFETY_SECONDS: Final = 7.0
 LIVENESS_SECONDS: Final = 60.0
 CLIENT_HOST: Final = "127.0.9.1"
 
@@ -81,6 +81,7 @@ class World:
         self._ran: dict[asyncio.Task[Any], None] = {}
         self.watch = Watch(self)
         self.clock = SimClock(self.loop.time)
+        self.internal_partitions = self.dice.choice((1, 1, 2))
         self.machines = [self._machine(number) for number in range(1, options.nodes + 1)]
         self.min_insync = self.dice.choice((1, 2)) if self.replication > 1 else 1
         self.topics = {"orders": 2, "bills": 1}
@@ -96,8 +97,8 @@ class World:
 
     def _machine(self, node_id: int) -> Machine:
         flags = {
-            "group.offsets_partitions": "2",
-            "transactions.partitions": "2",
+            "group.offsets_partitions": str(self.internal_partitions),
+            "transactions.partitions": str(self.internal_partitions),
             "group.initial_rebalance_delay_ms": "0",
             "storage.retention_ms": "-1",
         }
