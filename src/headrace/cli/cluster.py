@@ -119,6 +119,7 @@ async def _supervise(plan: Plan, data_dir: str) -> None:
     console = Console(supervisor)
     lines = ConsoleServer(console, f"headrace: {len(plan.services)} services; try: help")
     status = StatusServer(supervisor)
+    terminal: Terminal | None = None
     try:
         console_port = await lines.start(plan.host, plan.console_port)
         status_port = await status.start(plan.host, plan.status_port)
@@ -135,9 +136,12 @@ async def _supervise(plan: Plan, data_dir: str) -> None:
             flush=True,
         )
         if sys.stdin.isatty():
-            Terminal(console, stopping.set).start()
+            terminal = Terminal(console, stopping.set)
+            terminal.start()
         await waiting
     finally:
+        if terminal is not None:
+            terminal.leave()
         output.note("stopping everything")
         await lines.stop()
         await status.stop()

@@ -50,10 +50,11 @@ class Status:
     def warnings(self) -> list[str]:
         found = [f"node {node.node_id} is down" for node in self.view.nodes if node.state == "fenced"]
         for node in self.view.nodes:
-            if node.skew_ms is not None and abs(node.skew_ms) > self.skew_limit_ms:
-                direction = "ahead of" if node.skew_ms > 0 else "behind"
+            skew_ms = skew(node)
+            if skew_ms is not None and abs(skew_ms) > self.skew_limit_ms:
+                direction = "ahead of" if skew_ms > 0 else "behind"
                 found.append(
-                    f"the clock of node {node.node_id} is {abs(node.skew_ms):,.0f} ms {direction} the controller's "
+                    f"the clock of node {node.node_id} is {abs(skew_ms):,.0f} ms {direction} the controller's "
                     f"(limit {self.skew_limit_ms:g} ms): check its time synchronisation"
                 )
         return found
@@ -159,6 +160,11 @@ def state(node: NodeView) -> str:
     return "down" if node.state == "fenced" else node.state
 
 
+def skew(node: NodeView) -> float | None:
+    """Of a node that is heard: what was known of another is old."""
+    return None if node.state == "fenced" else node.skew_ms
+
+
 def role(node: NodeView, view: ClusterView) -> str:
     if node.node_id == view.controller:
         return "controller"
@@ -206,7 +212,7 @@ def show(found: Status) -> None:
                 lags.get(node.node_id),
                 None if node.state == "fenced" else max(0, view.commit - node.applied),
                 _ago(node.seen_ms_ago),
-                None if node.skew_ms is None else f"{node.skew_ms:+,.1f} ms",
+                None if skew(node) is None else f"{node.skew_ms:+,.1f} ms",
                 node.leaders,
                 node.replicas,
             )

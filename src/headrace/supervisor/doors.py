@@ -9,12 +9,13 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Final
+from typing import Any, Final
 
 from headrace.core.errors import ConfigError
 from headrace.supervisor.console import LONGEST_LINE, Console, completions
@@ -123,6 +124,15 @@ class Terminal:
     def __init__(self, console: Console, stop: Callable[[], None]) -> None:
         self._console = console
         self._stop = stop
+        self._modes = _modes()
+
+    def leave(self) -> None:
+        """Give the terminal back as it was: whoever waits for a line may have switched its echo off."""
+        if self._modes is not None:
+            import termios
+
+            with contextlib.suppress(termios.error, OSError, ValueError):
+                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
 
     def start(self) -> None:
         try:
@@ -148,6 +158,17 @@ class Terminal:
             if reply.quits:
                 loop.call_soon_threadsafe(self._stop)
                 return
+
+
+def _modes() -> list[Any] | None:
+    try:
+        import termios
+    except ImportError:  # not a Unix
+        return None
+    try:
+        return termios.tcgetattr(sys.stdin)
+    except (termios.error, OSError, ValueError):  # not a terminal
+        return None
 
 
 def _nth(line: str, state: int) -> str | None:

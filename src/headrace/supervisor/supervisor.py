@@ -50,7 +50,7 @@ class Supervisor:
             root = self._home = Path(tempfile.mkdtemp(prefix="headrace-"))
         root.mkdir(parents=True, exist_ok=True)
         self.watched = [
-            Watched(_at(service, data_dir, root), root / f"{service.name}.log") for service in plan.services
+            Watched(_at(service, data_dir, root), root / f"{service.name}.log", say) for service in plan.services
         ]
 
     async def start(self) -> None:

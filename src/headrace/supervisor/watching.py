@@ -14,6 +14,7 @@ import contextlib
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +30,9 @@ PROBE_S: Final = 2.0
 class Watched:
     """See the module."""
 
-    def __init__(self, service: Service, log: Path) -> None:
+    def __init__(self, service: Service, log: Path, say: Callable[[str], None] = lambda _: None) -> None:
         self.service = service
+        self._say = say
         self.restarts = 0
         self.last_exit: int | None = None
         self._log = log
@@ -95,6 +97,7 @@ class Watched:
             self.last_exit = await self._process.wait()
             if time.monotonic() - self._begun > LIVED_S:
                 pause_s = FIRST_PAUSE_S
+            self._say(f"{self.service.name} has ended by itself ({self.last_exit}); it starts again in {pause_s:g} s")
             self._waits = True
             await asyncio.sleep(pause_s)
             self._waits = False
