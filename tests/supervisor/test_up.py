@@ -1,0 +1,141 @@
+"""`headrace cluster up` as somebody uses it: a process, its console from outside, brokers that die, messages."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.client import Consumer, Producer
+
+PATIENCE_S = 90.0
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports that are free, one after the other."""
+    for first in range(21_000 + os.getpid() % 5000, 32_000, count):
+        taken = []
+        try:
+            for port in range(first, first + count):
+                one = socket.socket()
+                taken.append(one)
+                one.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        else:
+            return first
+        finally:
+            for one in taken:
+                one.close()
+    raise AssertionError("no free ports")
+
+
+class Up:
+    """The process, and its console."""
+
+    def __init__(self, home: Path) -> None:
+        self._first = first = free_ports(8)
+        self.bootstrap_servers = ",".join(f"127.0.0.1:{first + number}" for number in range(3))
+        config = home / "up.yml"
+        config.write_text(
+            f"coordinator: {{port: {first + 3}, console_port: {first + 4}}}\n"
+            f"broker: {{base_port: {first}, http_base_port: {first + 5}}}\n"
+            "topics: {default_partitions: 3, replication_factor: 2}\n"
+        )
+        self._said = home / "said"
+        command = [sys.executable, "-m", "headrace", "cluster", "up", "--nodes", "3", "--memory", "--config", config]
+        with self._said.open("wb") as stderr:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL)
+
+    @property
+    def said(self) -> str:
+        return self._said.read_text(errors="replace")
+
+    def ready(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().decode()
+        assert line.startswith("cluster ready: "), self.said
+        return line
+
+    def console(self, *words: str) -> str:
+        command = [sys.executable, "-m", "headrace", "console", "-a", f"127.0.0.1:{self._first + 4}", *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+
+    def states(self) -> dict[str, tuple[str, int | None]]:
+        """State and process of each service, as `status` shows them."""
+        rows = [line.split() for line in self.console("status").splitlines()[1:]]
+        return {row[0]: (row[2], int(row[3]) if row[3].isdigit() else None) for row in rows}
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> Iterator[Up]:
+    running = Up(tmp_path)
+    try:
+        yield running
+    finally:
+        running.process.send_signal(signal.SIGTERM)
+        try:
+            running.process.wait(PATIENCE_S)
+        finally:
+            running.process.kill()
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.1)
+
+
+def read(servers: str, count: int) -> list[str]:
+    with Consumer("orders", bootstrap=servers) as consumer:
+        found: list[str] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found) < count and time.monotonic() < deadline:
+            message = consumer.poll()
+            if message is not None and message.value is not None:
+                found.append(message.value.decode())
+        return sorted(found, key=int)
+
+
+def test_a_cluster_comes_up_survives_its_brokers_and_stops(up):
+    line = up.ready()
+    assert up.bootstrap_servers in line
+    assert {state for state, _ in up.states().values()} == {"ready"}
+    with Producer(up.bootstrap_servers) as producer:
+        for number in range(10):
+            producer.send_and_wait("orders", f"{number}")
+
+    assert up.console("broker", "stop", "2") == "broker-2 has stopped\n"
+    assert up.states()["broker-2"] == ("stopped", None)
+    with Producer(up.bootstrap_servers) as producer:
+        for number in range(10, 15):
+            producer.send_and_wait("orders", f"{number}")
+    assert "is starting" in up.console("broker", "start", "2")
+    until(lambda: up.states()["broker-2"][0] == "ready")
+
+    _, victim = up.states()["broker-1"]
+    assert victim is not None
+    os.kill(victim, signal.SIGKILL)
+    until(lambda: (found := up.states()["broker-1"])[0] == "ready" and found[1] != victim)
+    assert re.search(r"broker-1 has ended by itself \(-9\)", up.said)
+    assert read(up.bootstrap_servers, 15) == [str(number) for number in range(15)]
+
+    _, pid = up.states()["broker-0"]
+    assert pid is not None
+    assert up.console("quit") == "bye\n"
+    assert up.process.poll() is None, "quit from outside ends the console alone"
+    up.process.send_signal(signal.SIGINT)
+    assert up.process.wait(PATIENCE_S) == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
