@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 import time
 import urllib.request
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
     ConsumerGroupTopicPartitions,
+    KafkaError,
     KafkaException,
+    Message,
     Producer,
     TopicPartition,
 )
@@ -21,6 +24,17 @@ from confluent_kafka.admin import AdminClient
 pytestmark = pytest.mark.process
 
 Place = tuple[int, int]  # partition, offset
+
+
+OPEN: list[Member] = []
+
+
+@pytest.fixture(autouse=True)
+def close_members() -> Iterator[None]:
+    """A consumer that is left to the garbage collector may hang the process."""
+    yield
+    while OPEN:
+        OPEN.pop().client.close()
 
 
 class Member:
@@ -41,6 +55,8 @@ class Member:
         self.seen: list[Place] = []
         self.assigned: list[set[int]] = []
         self.revoked: list[set[int]] = []
+        self._uncommitted: deque[Message] = deque()
+        OPEN.append(self)
         self.client = Consumer(settings | {name.replace("_", "."): value for name, value in config.items()})
         self.client.subscribe([topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
@@ -60,7 +76,15 @@ class Member:
         if message is not None:
             assert message.error() is None, message.error()
             self.seen.append((message.partition(), message.offset()))
-            self.client.commit(message, asynchronous=False)
+            self._uncommitted.append(message)
+        try:
+            while self._uncommitted:
+                self.client.commit(self._uncommitted[0], asynchronous=False)
+                self._uncommitted.popleft()
+        except KafkaException as error:
+            # As a client must: again, when its place in the generation is known.
+            if error.args[0].code() != KafkaError.REBALANCE_IN_PROGRESS:
+                raise
 
 
 def fill(headrace, topic: str, partitions: int, each: int) -> set[Place]:
