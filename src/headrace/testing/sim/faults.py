@@ -58,7 +58,7 @@ class Trouble:
         self._kinds = [(weight * self._dice.choice((0, 1, 1, 3)), strike) for weight, strike in kinds]
         if not any(weight for weight, _ in self._kinds):
             self._kinds = kinds
-        self._grown = self._retired = self._over = False
+        self._draining = self._grown = self._retired = self._over = False
         self._pace = MEAN_SECONDS_BETWEEN * self._dice.choice((0.5, 1, 2))
 
     async def run(self, seconds: float) -> None:
@@ -212,17 +212,20 @@ class Trouble:
         world.background(settle())
 
     def _move(self, machine: Machine) -> None:
+        """A node gives everything away for a while; never more than the others can take."""
+        if self._draining or len(self._world.machines) <= self._world.replication:
+            return
+        self._draining = True
         self._note("drain", machine)
         node_id = machine.node_id
 
         async def away() -> None:
-            if await world.ask(Drain(node_id, True)) is None:
-                return
-            await world.ask(Rebalance())
+            if await world.ask(Drain(node_id, True)) is not None:
+                await world.ask(Rebalance())
             await asyncio.sleep(self._dice.uniform(0.1, 3.0))
-            for _ in range(20):
-                if await world.ask(Drain(node_id, False)) is not None:
-                    return
+            while await world.ask(Drain(node_id, False)) is None:
+                await asyncio.sleep(0.5)
+            self._draining = False
 
         world = self._world
         world.background(away())
@@ -230,9 +233,9 @@ class Trouble:
     def _retire(self, machine: Machine) -> None:
         """A node gives everything away and leaves for good."""
         world = self._world
-        if self._retired or len(world.machines) <= 3 or machine.node_id == 1:
+        if self._retired or self._draining or len(world.machines) <= world.replication or machine.node_id == 1:
             return
-        self._retired = True
+        self._retired = self._draining = True
         self._note("retire", machine)
         node_id = machine.node_id
 
@@ -245,9 +248,11 @@ class Trouble:
                     world.note(f"node {node_id} has left")
                     world.history.count("nodes that left")
                     world.shrink(machine)
+                    self._draining = False
                     return
             while await world.ask(Drain(node_id, False)) is None:
                 await asyncio.sleep(0.5)
+            self._draining = False
 
         world.background(leave())
 

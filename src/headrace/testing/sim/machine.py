@@ -51,6 +51,7 @@ class Machine:
         self.owner: Owner | None = None
         self.node: Node | None = None
         self.starting: asyncio.Task[object] | None = None
+        self.stopping = False
         self.lives = 0
         self.disk_is_bad = False
 
@@ -65,7 +66,7 @@ class Machine:
 
     @property
     def is_serving(self) -> bool:
-        return self.node is not None and self.starting is None and not self._paused
+        return self.node is not None and self.starting is None and not self._paused and not self.stopping
 
     @property
     def _paused(self) -> bool:
@@ -123,6 +124,7 @@ class Machine:
         if owner is None or node is None or self.starting is not None:
             self.kill()
             return False
+        self.stopping = True
         task: asyncio.Task[None] = owner.context.run(self._loop.create_task, node.stop())
         done, _ = await asyncio.wait([task], timeout=seconds)
         clean = bool(done) and task.exception() is None
@@ -173,3 +175,4 @@ class Machine:
         self._loop.kill(owner)
         self._loop.bury(self.node)
         self.owner = self.node = self.starting = None
+        self.stopping = False
