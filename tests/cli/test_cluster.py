@@ -121,6 +121,7 @@ def test_a_topic_is_reassigned_and_its_leaders_are_elected(operate, command, top
     assert operate("reassign", "list", "--json").json == []
 
 
+@pytest.mark.timeout(400)
 def test_a_drained_node_leads_nothing_until_it_may_again(operate, topic):
     topic("-p", "3", "-r", "3")
     alone = topic("-r", "1")
@@ -188,6 +189,7 @@ def test_ctrl_c_ends_the_looking_and_says_that_the_cluster_goes_on(operate, topi
     assert ran.err.endswith("the cluster goes on with it; see: headrace cluster status\n")
 
 
+@pytest.mark.timeout(400)
 def test_a_dead_node_is_told_emptied_and_removed_and_nothing_is_lost(operate, command, topic, cluster):
     """The last of this file: it leaves two nodes."""
     name = topic("-p", "2", "-r", "1", "-c", "min.insync.replicas=1")

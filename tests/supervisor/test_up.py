@@ -108,6 +108,7 @@ def read(servers: str, count: int) -> list[str]:
         return sorted(found, key=int)
 
 
+@pytest.mark.timeout(400)
 def test_a_cluster_comes_up_survives_its_brokers_and_stops(up):
     line = up.ready()
     assert up.bootstrap_servers in line
