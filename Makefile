@@ -42,6 +42,7 @@ spark: $(READY)  ## run the tests of the Spark source, sink and pipelines (they 
 slow: $(READY)  ## run the long campaigns: storms, histories of kills
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
 	$(BIN)/python -m headrace.testing.exactly_once
+	$(BIN)/python -m headrace.testing.exactly_once --nodes 3 --histories 20
 	$(BIN)/python -m headrace.testing.spark_exactly_once
 
 SEEDS ?= 200

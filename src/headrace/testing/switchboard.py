@@ -85,9 +85,12 @@ class Switchboard:
     async def _close(self) -> None:
         for server in self._servers:
             server.close()
-        for task in asyncio.all_tasks():
-            if task is not asyncio.current_task():
-                task.cancel()
+        await asyncio.sleep(0)  # what was accepted has begun, and ends by itself when it is cancelled
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # for sockets to be closed
 
     async def _connect(self, node: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         source_host = writer.get_extra_info("peername")[0]
