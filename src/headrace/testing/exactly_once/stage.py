@@ -118,7 +118,7 @@ class Lone:
 class Several:
     """A cluster."""
 
-    patience = Patience(120.0, 180.0, 90.0, 60_000, 5000, 20_000, 25.0)
+    patience = Patience(120.0, 180.0, 90.0, 60_000, 5000, 20_000, 15.0)
     replication_factor = 3
     offsets_partitions = 4
 
