@@ -65,6 +65,7 @@ class Member:
 
     def _on_revoke(self, client, places) -> None:
         self.revoked.append({place.partition for place in places})
+        self._commit()
 
     @property
     def owned(self) -> set[int]:
@@ -77,13 +78,16 @@ class Member:
             assert message.error() is None, message.error()
             self.seen.append((message.partition(), message.offset()))
             self._uncommitted.append(message)
+        self._commit()
+
+    def _commit(self) -> None:
         try:
             while self._uncommitted:
                 self.client.commit(self._uncommitted[0], asynchronous=False)
                 self._uncommitted.popleft()
         except KafkaException as error:
-            # As a client must: again, when its place in the generation is known.
-            if error.args[0].code() != KafkaError.REBALANCE_IN_PROGRESS:
+            # As a client must: again, when its place in the new generation is known.
+            if error.args[0].code() not in (KafkaError.REBALANCE_IN_PROGRESS, KafkaError.ILLEGAL_GENERATION):
                 raise
 
 
