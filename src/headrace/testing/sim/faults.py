@@ -233,7 +233,8 @@ class Trouble:
     def _retire(self, machine: Machine) -> None:
         """A node gives everything away and leaves for good."""
         world = self._world
-        if self._retired or self._draining or len(world.machines) <= world.replication or machine.node_id == 1:
+        may = machine.is_serving and machine.node_id != 1 and len(world.machines) > world.replication
+        if self._retired or self._draining or not may:
             return
         self._retired = self._draining = True
         self._note("retire", machine)
@@ -244,17 +245,24 @@ class Trouble:
                 await world.ask(Drain(node_id, True))
                 await world.ask(Rebalance())
                 await asyncio.sleep(0.5)
-                if await world.ask(Remove(node_id)) is not None:
+                if await world.ask(Remove(node_id)) is not None or self._is_gone(machine):
                     world.note(f"node {node_id} has left")
                     world.history.count("nodes that left")
                     world.shrink(machine)
                     self._draining = False
                     return
+            machine.retiring = False
             while await world.ask(Drain(node_id, False)) is None:
                 await asyncio.sleep(0.5)
             self._draining = False
 
+        machine.retiring = True
         world.background(leave())
+
+    def _is_gone(self, machine: Machine) -> bool:
+        """It was removed, although nobody heard the answer."""
+        others = [each for each in self._world.machines if each.is_serving and each is not machine]
+        return any(machine.node_id not in each.service.image.brokers for each in others)
 
     # -- disks and clocks
 

@@ -52,6 +52,7 @@ class Machine:
         self.node: Node | None = None
         self.starting: asyncio.Task[object] | None = None
         self.stopping = False
+        self.retiring = False  # it is about to leave the cluster for good
         self.lives = 0
         self.disk_is_bad = False
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 import traceback
@@ -10,8 +9,6 @@ from collections.abc import Iterable
 from typing import TextIO
 
 from headrace.testing.sim.world import Options, Report, World
-
-SIMPLE = bool(os.environ.get("HEADRACE_SIM_SIMPLE"))
 
 
 def simulate(
@@ -25,7 +22,7 @@ def simulate(
 ) -> Report:
     """One history. Raises what it finds."""
     rot = variant == "truncate on bad CRC" if rot is None else rot
-    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant, simple=SIMPLE, rot=rot)).run()
+    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant, rot=rot)).run()
 
 
 def replay_command(seed: int, nodes: int, variant: str | None = None) -> str:
