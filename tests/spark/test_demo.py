@@ -37,6 +37,17 @@ def left_over(folder: Path) -> list[str]:
     return found
 
 
+def below(parent: subprocess.Popen[str]) -> dict[psutil.Process, str]:
+    """Processes that another one has started, with their names."""
+    found = {}
+    for process in psutil.Process(parent.pid).children(recursive=True):
+        try:
+            found[process] = process.name()
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
 @pytest.mark.process
 def test_ctrl_c_stops_the_demo_and_leaves_nothing(tmp_path: Path) -> None:
     demo = start(tmp_path)
@@ -45,13 +56,15 @@ def test_ctrl_c_stops_the_demo_and_leaves_nothing(tmp_path: Path) -> None:
         for line in demo.stdout:
             if "shops open" in line:
                 break
-        deadline = time.monotonic() + 60  # the JVM is a process by now, or will never be
-        while not any("java" in each for each in left_over(tmp_path)) and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while "java" not in (family := below(demo)).values():
+            assert time.monotonic() < deadline, f"there is no JVM: {family}"
             time.sleep(0.1)
         demo.send_signal(signal.SIGINT)
         out = demo.stdout.read()
         assert demo.wait(60) == 130, out
         assert "Traceback" not in out
+        assert psutil.wait_procs(list(family), 10)[1] == []
         assert left_over(tmp_path) == [] and list(tmp_path.glob("headrace-demo-*")) == []
     finally:
         demo.kill()

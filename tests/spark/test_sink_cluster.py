@@ -32,9 +32,11 @@ SPECULATION = {
 }
 
 
-def test_a_pipeline_from_topic_to_topics_runs_on_a_cluster_of_two_executors(tmp_path: Path) -> None:
+def test_a_pipeline_from_topic_to_topics_runs_on_a_cluster_of_two_executors(
+    tmp_path: Path, quick: dict[str, str]
+) -> None:
     """It takes the source, the sink and decoding along."""
-    History(tmp_path, 4, ("letters",), (), per_batch=200, master=CLUSTER).run()
+    History(tmp_path, 4, ("letters",), (), per_batch=200, master=CLUSTER, conf=quick).run()
 
 
 @pytest.mark.slow

@@ -11,8 +11,10 @@ from headrace.testing.spark_exactly_once.history import History
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
-def test_a_worker_the_broker_and_the_driver_are_killed_and_every_row_is_there_once(tmp_path: Path) -> None:
-    history = History(tmp_path, 11, ("exactly_once",), per_batch=200)
+def test_a_worker_the_broker_and_the_driver_are_killed_and_every_row_is_there_once(
+    tmp_path: Path, quick: dict[str, str]
+) -> None:
+    history = History(tmp_path, 11, ("exactly_once",), per_batch=200, conf=quick)
     history.run()
     assert sorted(history.done) == ["broker", "driver", "worker"]
 
