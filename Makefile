@@ -33,10 +33,10 @@ demo: $(VENV)/.java-ready  ## a day of orders through a broker and Spark, killed
 run: $(READY)  ## serve on 127.0.0.1:9092
 	@$(BIN)/headrace serve
 
-test: $(READY)  ## run the test suite, but for Spark's part
-	$(BIN)/python -m pytest -q --ignore=tests/spark
+test: $(VENV)/.java-ready  ## run the test suite, in two lanes
+	$(BIN)/python tests/run.py
 
-spark: $(READY)  ## run the tests of the Spark source, sink and pipelines (they need Java 17 or newer)
+spark: $(VENV)/.java-ready  ## run only the tests of the Spark source, sink and pipelines (they need Java 17 or newer)
 	$(BIN)/python -m pytest -q tests/spark
 
 slow: $(READY)  ## run the long campaigns: storms, histories of kills
