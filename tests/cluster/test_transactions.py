@@ -11,7 +11,7 @@ from headrace.testing.exactly_once.history import run
 from headrace.testing.exactly_once.plan import SEVERAL, plan
 
 NODES = 3
-SEEDS = (4, 5)
+SEEDS = (5,)
 SLOW_SEEDS = tuple(seed for seed in range(1, 13) if seed not in SEEDS)
 
 pytestmark = pytest.mark.process
