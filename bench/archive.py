@@ -119,11 +119,7 @@ def main() -> None:
             options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
             options[FETCH] = str(4 << 20)
             data = SCHEMA if given.typed else None
-            times: list[float] = []
-            archive = Archive(
-                options, str(home / topic), str(home / f"{topic}-checkpoint"), data, topic,
-                lambda _, times=times: times.append(time.monotonic()),
-            )  # fmt: skip
+            archive = Archive(options, str(home / topic), str(home / f"{topic}-checkpoint"), data, topic)
             alone = one_task(bootstrap, topic, home, given.typed)
             busy = os.getloadavg()[0]
             spent = cpu_seconds([os.getpid(), broker.pid])
