@@ -61,6 +61,7 @@ class Gossip:
         self._others: list[BrokerRecord] = []
         self._swim: Swim | None = None
         self._datagrams: Datagrams | None = None
+        self._leaving = False
         self._task: asyncio.Task[None] | None = None
         self._warned: dict[int, None] = {}
 
@@ -75,7 +76,7 @@ class Gossip:
 
     def changed(self, old: Image, new: Image) -> None:
         us = new.brokers.get(self._node_id)
-        if us is None or not self._settings.gossip:
+        if us is None or not self._settings.gossip or self._leaving:
             return
         self._others = [node for node in new.brokers.values() if node.node_id != self._node_id]
         if self._others and self._task is None:
@@ -91,6 +92,7 @@ class Gossip:
 
     async def stop(self) -> None:
         """Say that we leave, and be silent."""
+        self._leaving = True
         task, self._task = self._task, None
         swim = self._swim
         if task is None:

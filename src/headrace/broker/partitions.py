@@ -243,6 +243,8 @@ class Partitions:
                 continue
             place = next(iter(self._opening))
             topic_id = self._opening.pop(place)
+            if self.replica(*place) is not None:
+                continue  # the image moved on while it was being opened: two logs of one place would tear each other
             assert self._image is not None
             topic = self._image.topics[place[0]]
             config, anew = self._config(topic, self._image), place in self._damaged
