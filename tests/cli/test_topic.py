@@ -47,9 +47,7 @@ def test_a_second_create_fails_and_names_the_way_out(online, headrace):
 
 def test_alter_grows_and_changes_only_what_it_is_told(online, headrace):
     name = headrace.topic("grow", configs={"segment.ms": "60000"})
-    ran = online(
-        "topic", "alter", name, "-p", "4", "-c", "max.message.bytes=2000000", "--delete-config", "segment.ms"
-    )
+    ran = online("topic", "alter", name, "-p", "4", "-c", "max.message.bytes=2000000", "--delete-config", "segment.ms")
     assert ran.code == 0, ran.err
     (described,) = online("topic", "describe", name, "--json").json
     assert len(described["partitions"]) == 4
