@@ -150,7 +150,7 @@ class Play:
         count = self.process.kill()
         self.process = None
         self.story.killed_at = self.story.now()
-        self._note(f"kill -9: all {count} processes of the pipeline are gone, amid their work")
+        self._note(f"kill -9: all {count} processes of the pipeline are gone")
         self.shops.hurry.set()
         until = time.monotonic() + DOWN_SECONDS
         self._until(lambda: time.monotonic() >= until, "a moment")
