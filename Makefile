@@ -33,11 +33,11 @@ demo: $(VENV)/.java-ready  ## a day of orders through a broker and Spark, killed
 run: $(READY)  ## serve on 127.0.0.1:9092
 	@$(BIN)/headrace serve
 
-test: $(VENV)/.java-ready  ## run the test suite, in two lanes
+test: $(READY)  ## run the test suite, in two lanes; `make spark` runs the tests that start Spark
 	$(BIN)/python tests/run.py
 
-spark: $(VENV)/.java-ready  ## run only the tests of the Spark source, sink and pipelines (they need Java 17 or newer)
-	$(BIN)/python -m pytest -q tests/spark
+spark: $(VENV)/.java-ready  ## run the tests that start Spark: source, sink, lake, pipelines
+	$(BIN)/python -m pytest -q -m 'java and not slow' tests/spark
 
 slow: $(READY)  ## run the long campaigns: storms, histories of kills
 	$(BIN)/python -m pytest -q -m slow --timeout 3600

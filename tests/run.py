@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-COMPUTING = ("tests/spark", "tests/sim", "tests/raft", "tests/swim", "tests/isr", "tests/ring")
+COMPUTING = ("tests/sim", "tests/raft", "tests/swim", "tests/isr", "tests/ring", "tests/storage", "tests/txn")
 
 
 def main() -> int:

@@ -34,11 +34,16 @@ QUICK = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark starts a process for every query: where others use the machine too, that takes its time."""
     for item in items:
-        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+        if not item.path.is_relative_to(Path(__file__).parent):
+            continue
+        if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(600))
+        if "quick" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.java)
 
 
 @pytest.hookimpl(tryfirst=True)

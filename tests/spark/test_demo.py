@@ -49,6 +49,7 @@ def below(parent: subprocess.Popen[str]) -> dict[psutil.Process, str]:
 
 
 @pytest.mark.process
+@pytest.mark.java
 def test_ctrl_c_stops_the_demo_and_leaves_nothing(tmp_path: Path) -> None:
     demo = start(tmp_path)
     try:
