@@ -87,8 +87,8 @@ _PAGE: Final = Template("""\
 <div class="tiles">$tiles</div>
 <section>
 <h2>The stream, the kill and the way back</h2>
-<p>Records of the topic <i>orders</i>. In the red field the pipeline was dead, or starting again; the broker kept what the
-shops sent, and the pipeline took up exactly where it was.</p>
+<p>Records of the topic <i>orders</i>. In the red field the pipeline was dead, or starting again; the broker kept
+what the shops sent, and the pipeline took up exactly where it was.</p>
 <div class="legend"><span><i style="background:var(--sent)"></i>sent by the shops</span>
 <span><i style="background:var(--archived)"></i>archived in the Delta table</span>
 <span><i style="background:var(--counted)"></i>in closed windows of the roll-up</span></div>
