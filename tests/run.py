@@ -1,4 +1,4 @@
-"""The whole suite in two lanes, side by side: what waits for processes, and what computes.
+"""The whole suite in two lanes, side by side, of about the same length.
 
     python tests/run.py [PYTEST OPTION...]
 
@@ -11,15 +11,25 @@ import subprocess
 import sys
 import tempfile
 
-COMPUTING = ("tests/sim", "tests/raft", "tests/swim", "tests/isr", "tests/ring", "tests/storage", "tests/txn")
+SECOND = (
+    "tests/cluster",
+    "tests/isr",
+    "tests/raft",
+    "tests/ring",
+    "tests/sim",
+    "tests/storage",
+    "tests/supervisor",
+    "tests/swim",
+    "tests/txn",
+)
 
 
 def main() -> int:
     pytest = [sys.executable, "-m", "pytest", "-q", *sys.argv[1:]]
     with tempfile.TemporaryFile() as later:
-        second = subprocess.Popen([*pytest, *COMPUTING], stdout=later, stderr=subprocess.STDOUT)
+        second = subprocess.Popen([*pytest, *SECOND], stdout=later, stderr=subprocess.STDOUT)
         try:
-            first = subprocess.run([*pytest, *(f"--ignore={path}" for path in COMPUTING)], check=False).returncode
+            first = subprocess.run([*pytest, *(f"--ignore={path}" for path in SECOND)], check=False).returncode
             other = second.wait()
         finally:
             second.kill()

@@ -36,6 +36,7 @@ def rehearsal(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_play_ends_with_books_that_agree_and_leaves_nothing(rehearsal: Any) -> None:
     play, told = rehearsal(str(STAND_IN), "{}", "0")
@@ -51,6 +52,7 @@ def test_the_play_ends_with_books_that_agree_and_leaves_nothing(rehearsal: Any) 
 
 
 @pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_window_too_many_is_told(rehearsal: Any) -> None:
     play, _ = rehearsal(str(STAND_IN), "{}", "1")
