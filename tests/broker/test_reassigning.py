@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from headrace.broker import placement, reassigning
 from headrace.broker.commands import Rebalance
+from headrace.broker.decisions import Standard
 from headrace.broker.image import BrokerRecord
 from headrace.broker.topics import NewTopic
 from headrace.core.errors import ApiError
@@ -41,8 +42,14 @@ def finish(cluster) -> None:
     cluster.run(cluster.controller.propose(records))
 
 
-def rebalance(cluster, *, dry_run: bool = False):
-    return cluster.run(reassigning.rebalance(cluster.controller, Rebalance(dry_run))).moves
+class TwoInSync(Standard):
+    def min_insync(self, topic, image) -> int:
+        return 2
+
+
+def rebalance(cluster, *, dry_run: bool = False, fewer: bool = False, leaving: tuple[int, ...] = (), policy=None):
+    command = Rebalance(dry_run, fewer, leaving)
+    return cluster.run(reassigning.rebalance(cluster.controller, command, policy or Standard())).moves
 
 
 def test_a_cluster_in_balance_stays_as_it_is(three):
@@ -91,6 +98,71 @@ def test_the_last_node_cannot_be_emptied(make_cluster):
     nodes(cluster, BrokerRecord(1, "h1", 9092, epoch=1, draining=True))
     with pytest.raises(ApiError, match="no node is left"):
         rebalance(cluster)
+
+
+def drain(cluster, *numbers: int) -> None:
+    nodes(cluster, *(replace(cluster.image.brokers[number], draining=True) for number in numbers))
+
+
+def test_a_topic_loses_no_replica_unless_that_was_asked_for(three):
+    make(three, NewTopic("orders", 6, 3))
+    before = three.image.topics["orders"].partitions
+    drain(three, 3)
+    with pytest.raises(ApiError, match="2 nodes would be left for orders, which has 3 replicas"):
+        rebalance(three)
+    assert three.image.topics["orders"].partitions == before
+    rebalance(three, fewer=True)
+    assert [len(record.replicas) for record in three.image.topics["orders"].partitions] == [2] * 6
+
+
+def test_no_topic_is_left_with_fewer_replicas_than_a_write_needs(three):
+    make(three, NewTopic("orders", 6, 3))
+    before = three.image.topics["orders"].partitions
+    drain(three, 2)
+    with pytest.raises(ApiError, match="1 node would be left for orders, whose min.insync.replicas is 2"):
+        rebalance(three, fewer=True, leaving=(3,), dry_run=True, policy=TwoInSync())
+    drain(three, 3)
+    with pytest.raises(ApiError, match="1 node would be left for orders, whose min.insync.replicas is 2"):
+        rebalance(three, fewer=True, policy=TwoInSync())
+    assert three.image.topics["orders"].partitions == before
+
+
+def test_a_topic_that_never_had_what_its_writes_need_may_move(three):
+    make(three, NewTopic("orders", 6, 1))
+    drain(three, 2, 3)
+    rebalance(three, policy=TwoInSync())
+    assert all(record.replicas[0] == 1 for record in three.image.topics["orders"].partitions)
+
+
+def test_the_coordinators_topics_have_as_many_replicas_as_there_are_nodes_for(three):
+    make(three, NewTopic(OFFSETS, 4, 3))
+    drain(three, 3)
+    rebalance(three, policy=TwoInSync())
+    assert [len(record.replicas) for record in three.image.topics[OFFSETS].partitions] == [2] * 4
+
+
+def test_what_is_copied_at_a_time_is_bounded_and_the_rest_follows(three, monkeypatch):
+    monkeypatch.setattr(reassigning, "COPIES_AT_ONCE", 5)
+    make(three, NewTopic("orders", 40, 2), NewTopic("bills", 20, 3))
+    nodes(three, *(BrokerRecord(node, f"h{node}", 9092, epoch=1) for node in (4, 5, 6)))
+    drain(three, 1, 2)
+    whole = rebalance(three, dry_run=True)
+    copied = 0
+    for _ in range(100):
+        planned = rebalance(three)
+        rebalance(three)  # asked again too early, it begins nothing more
+        moving = [r for topic in three.image.topics.values() for r in topic.partitions if r.adding]
+        assert len(moving) <= 5
+        for record in moving:  # added before anything is removed
+            assert set(record.isr) <= set(record.replicas) - set(record.adding)
+            assert len(record.isr) == (2 if record.topic == "orders" else 3)
+        if not planned:
+            break
+        copied += len(moving)
+        finish(three)
+    assert not planned
+    assert copied <= 1.2 * len(whole)
+    assert all(not {1, 2} & set(r.replicas) for topic in three.image.topics.values() for r in topic.partitions)
 
 
 def test_internal_topics_grow_with_the_cluster(make_cluster):

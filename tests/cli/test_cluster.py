@@ -135,6 +135,9 @@ def test_a_drained_node_leads_nothing_until_it_may_again(operate, topic):
     node = operate("nodes", "--json").json[2]
     assert (node["state"], node["leaders"]) == ("draining", 0)
     assert node["replicas"] > 0
+    refused = operate("drain", "2", "--replicas", "--yes")
+    assert (refused.code, "1 node would be left for" in refused.err) == (1, True), refused.err
+    assert operate("nodes", "--json").json[1]["state"] == "alive", "what is refused changes nothing"
     assert operate("drain", "3", "--off").code == 0
     assert operate("nodes", "--json").json[2]["state"] == "alive"
     assert operate("elect").code == 0

@@ -7,7 +7,9 @@ well) and "error_message". It is not advertised.
   fenced, draining), voter, applied, seen_ms_ago (-1: never), skew_ms, replicas, leaders
 - drain: "node", "on" (true unless said otherwise)
 - remove: "node"
-- rebalance: "dry_run" (false unless said otherwise); answers "moves", a list of [topic, partition, before, after]
+- rebalance: "dry_run", "fewer" (topics may lose replicas; both false unless said otherwise), "leaving" (nodes to be taken
+  for draining, too); answers "moves", a list of [topic, partition, before, after]. A bounded number of them begins; ask
+  again for the rest
 - reassign: "moves", a list of [topic, partition, replicas, or null to cancel]; answers "outcomes", a list of [topic,
   partition, error code, message]
 - elect: "partitions", a list of [topic, partition], or null for all; "unclean" (false unless said otherwise); answers
@@ -41,6 +43,8 @@ class Wish(msgspec.Struct, forbid_unknown_fields=True):
     node: int = -1
     on: bool = True
     dry_run: bool = False
+    fewer: bool = False
+    leaving: tuple[int, ...] = ()
     unclean: bool = False
     moves: list[tuple[str, int, list[int] | None]] = []
     partitions: list[tuple[str, int]] | None = None
@@ -117,7 +121,7 @@ async def _remove(ctx: Context, wish: Wish) -> Answer:
 
 
 async def _rebalance(ctx: Context, wish: Wish) -> Answer:
-    planned: Moves = await _decided(ctx, Rebalance(wish.dry_run))
+    planned: Moves = await _decided(ctx, Rebalance(wish.dry_run, wish.fewer, wish.leaving))
     return {"moves": planned.moves}
 
 

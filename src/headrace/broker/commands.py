@@ -129,9 +129,15 @@ class Remove(msgspec.Struct, frozen=True, tag="remove", array_like=True):
 
 
 class Rebalance(msgspec.Struct, frozen=True, tag="rebalance", array_like=True):
-    """Bring the replicas into balance by the ring, away from draining nodes. Answered by `Moves`."""
+    """Bring the replicas into balance by the ring, away from draining nodes. Answered by `Moves`.
+
+    `fewer`: topics may lose replicas, where there are too few nodes for them. `leaving`: plan as if these nodes were
+    draining, too. What is begun at once is bounded: asked again, the controller goes on with the rest.
+    """
 
     dry_run: bool = False
+    fewer: bool = False
+    leaving: tuple[int, ...] = ()
 
 
 class Moves(msgspec.Struct, frozen=True, tag="moves", array_like=True):

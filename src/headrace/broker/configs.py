@@ -133,6 +133,10 @@ class Configs:
         """Whether it is in memory only: every restart loses everything."""
         return self.topic_config(topic.configs, image).storage == "memory"
 
+    def min_insync(self, topic: TopicImage, image: Image) -> int:
+        """How many replicas must be in sync for a write."""
+        return self.topic_config(topic.configs, image).min_insync_replicas
+
     def topic_config(self, overrides: Mapping[str, str], image: Image) -> TopicConfig:
         """What a topic with these configs of its own goes by, on this broker. Raises ApiError(invalid_config)."""
         if self._remembered_for != image.broker_configs or len(self._remembered) > REMEMBERED_CONFIGS:

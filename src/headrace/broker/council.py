@@ -246,7 +246,7 @@ class Council:
         return Done(controller.applied_index)
 
     async def _rebalance(self, command: Rebalance) -> Answer:
-        return await rebalance(self._controller, command)
+        return await rebalance(self._controller, command, self._policy)
 
     async def _describe(self, command: Describe) -> Answer:
         controller = self._controller

@@ -57,6 +57,9 @@ class Policy(Protocol):
     def volatile(self, topic: TopicImage, image: Image) -> bool:
         """Whether it is in memory only: every restart loses everything."""
 
+    def min_insync(self, topic: TopicImage, image: Image) -> int:
+        """How many replicas must be in sync for a write."""
+
 
 @dataclass(frozen=True, slots=True)
 class Standard:
@@ -70,6 +73,9 @@ class Standard:
 
     def volatile(self, topic: TopicImage, image: Image) -> bool:
         return False
+
+    def min_insync(self, topic: TopicImage, image: Image) -> int:
+        return 1
 
 
 def alive(image: Image) -> frozenset[int]:

@@ -4,13 +4,15 @@ Rules:
 - New replicas go to nodes that are up and not draining.
 - A plan for the whole cluster begins with what is. It is made only while all nodes are up but those that are draining:
   otherwise it would give replicas to the dead, or take from them what they hold.
+- A plan takes no replica from a topic for which there are too few nodes, unless that was asked for. It never leaves a
+  topic with fewer replicas than its `min.insync.replicas`: nobody could write to it.
 - The coordinators' topics have three replicas, or as many as there are nodes: those that were made when the cluster was
   smaller grow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
 from headrace.broker.decisions import eligible
@@ -21,7 +23,7 @@ from headrace.ring.placement import place as place_on_ring
 from headrace.ring.plan import Move, plan
 
 if TYPE_CHECKING:
-    from headrace.broker.image import Image, PartitionRecord
+    from headrace.broker.image import Image, PartitionRecord, TopicImage
 
 Replicas = tuple[int, ...]
 
@@ -74,11 +76,21 @@ def _count(image: Image, load: dict[int, int], leads: dict[int, int]) -> None:
                 load[node] = load.get(node, 0) + 1
 
 
-def moves(image: Image) -> list[Move]:
-    """What would bring the replicas into balance, away from draining nodes. Raises ApiError."""
+def moves(
+    image: Image,
+    min_insync: Callable[[TopicImage], int],
+    *,
+    fewer: bool = False,
+    also_leaving: Collection[int] = (),
+) -> list[Move]:
+    """What would bring the replicas into balance, away from draining nodes. Raises ApiError.
+
+    `fewer`: a topic may lose replicas, though never below its `min_insync`.
+    """
     nodes = [Node(node.node_id, node.rack) for node in image.brokers.values() if node.epoch > 0]
-    leaving = [node.node_id for node in image.brokers.values() if node.draining]
-    down = [node.node_id for node in image.brokers.values() if node.fenced and not node.draining and node.epoch > 0]
+    leaving = [node.node_id for node in image.brokers.values() if node.draining or node.node_id in also_leaving]
+    down = [node.node_id for node in image.brokers.values() if node.fenced and node.node_id not in leaving]
+    down = [node for node in down if image.brokers[node].epoch > 0]
     if down:
         names = ", ".join(map(str, down))
         raise ApiError(ErrorCode.invalid_request, f"node {names} is down: wait until it is back, or drain it")
@@ -91,12 +103,36 @@ def moves(image: Image) -> list[Move]:
         for record in topic.partitions
     }
     planned = {(move.topic, move.index): move.after for move in plan(current, nodes, leaving=leaving)}
-    return [
+    found = [
         Move(topic, index, before, after)
         for (topic, index), wanted in current.items()
         for before in (_target(image.topics[topic].partitions[index]),)
         if (after := planned.get((topic, index), wanted)) != before
     ]
+    _check_enough(image, found, min_insync, fewer, len(nodes) - len(leaving))
+    return found
+
+
+def _check_enough(
+    image: Image, found: list[Move], min_insync: Callable[[TopicImage], int], fewer: bool, staying: int
+) -> None:
+    """Refuse to take replicas that topics need. The coordinators' topics have as many as there are nodes for them."""
+    for move in found:
+        if move.missing <= 0:
+            continue
+        least = min_insync(image.topics[move.topic])
+        if len(move.after) < least:
+            raise ApiError(
+                ErrorCode.invalid_replication_factor,
+                f"{staying} node{'s' * (staying != 1)} would be left for {move.topic}, whose min.insync.replicas is "
+                f"{least}: nobody could write to it; add nodes, drain fewer, or lower min.insync.replicas first",
+            )
+        if not fewer and move.topic not in INTERNAL_TOPICS:
+            raise ApiError(
+                ErrorCode.invalid_replication_factor,
+                f"{staying} node{'s' * (staying != 1)} would be left for {move.topic}, which has {len(move.before)} "
+                "replicas: add nodes, drain fewer, or say that it may have fewer",
+            )
 
 
 def growth(image: Image) -> list[Move]:

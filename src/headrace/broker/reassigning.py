@@ -5,7 +5,9 @@ Rules:
 - A partition moves as `isr.reassignment` says; a target that is in sync already is reached at once.
 - A preferred election moves a leadership home. An unclean one takes whoever is up, when nobody in sync is: records may
   be lost, and that is why only a person may ask for it.
-- A rebalance is many reassignments. It is proposed in portions, so that no entry of the log is too large.
+- A rebalance is many reassignments. Each adds before it removes. So many partitions are copied at a time and no more;
+  whoever asked for it asks again for the rest. What needs no copying is proposed in portions, so that no entry of the
+  log is too large.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ from headrace.isr.state import NO_LEADER
 
 if TYPE_CHECKING:
     from headrace.broker.controller import Controller
+    from headrace.broker.decisions import Policy
     from headrace.broker.image import Image, MetadataRecord, PartitionRecord
     from headrace.ring.plan import Move
 
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
-PARTITIONS_AT_ONCE: Final = 1000
+PARTITIONS_AT_ONCE: Final = 1000  # in one entry of the log
+COPIES_AT_ONCE: Final = 50  # partitions that a rebalance has copied at the same time, in the whole cluster
 
 Place = tuple[str, int]
 Target = tuple[str, int, Sequence[int] | None]  # topic, partition, replicas; None cancels
@@ -142,13 +146,25 @@ def _decided(
     return outcomes, records
 
 
-async def rebalance(controller: Controller, command: Rebalance) -> Moves:
+async def rebalance(controller: Controller, command: Rebalance, policy: Policy) -> Moves:
     """Plan, and unless it is a rehearsal begin, the moves that bring the cluster into balance. Raises ApiError."""
-    wanted = placement.moves(controller.proposed)
+    image = controller.proposed
+    wanted = placement.moves(
+        image, lambda topic: policy.min_insync(topic, image), fewer=command.fewer, also_leaving=command.leaving
+    )
     if not command.dry_run:
-        for first in range(0, len(wanted), PARTITIONS_AT_ONCE):
-            await controller.commit(_begun(controller.proposed, wanted[first : first + PARTITIONS_AT_ONCE]))
+        first = _first(image, wanted)
+        for start in range(0, len(first), PARTITIONS_AT_ONCE):
+            await controller.commit(_begun(controller.proposed, first[start : start + PARTITIONS_AT_ONCE]))
     return Moves(tuple((move.topic, move.index, move.before, move.after) for move in wanted))
+
+
+def _first(image: Image, wanted: Sequence[Move]) -> list[Move]:
+    """What may begin now: all that copies nothing, and as many others as there is room for."""
+    copying = sum(bool(record.adding) for topic in image.topics.values() for record in topic.partitions)
+    room = max(0, COPIES_AT_ONCE - copying)
+    copies = [move for move in wanted if move.adding][:room]
+    return [move for move in wanted if not move.adding] + copies
 
 
 async def grow_internal_topics(controller: Controller) -> int:

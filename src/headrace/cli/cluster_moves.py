@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Number = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's number; see: headrace cluster nodes")]
 
+NEARLY_DONE = 10  # moves under way: time to begin the next
+
 
 def drain(
     number: Number,
@@ -51,12 +53,12 @@ def drain(
         raise UsageError("--off and --replicas contradict")
     with open_cluster(bootstrap, properties, timeout, secret) as cluster:
         _node(cluster, number)
-        if replicas:
-            _confirm_fewer(_too_many_replicas(cluster, number), yes)
+        if replicas:  # refused before anything has changed
+            _confirm_fewer(cluster.rebalance(dry_run=True, fewer=True, leaving=[number]), yes)
         cluster.drain(number, on=not off)
         moves: list[Move] = []
         if not off and replicas:
-            moves = cluster.rebalance()
+            moves = cluster.rebalance(fewer=True)
         if not off and not no_wait:
             _await_drained(cluster, number, replicas)
         found = _node(cluster, number)
@@ -117,7 +119,8 @@ def rebalance(
 ) -> None:
     """Spread replicas evenly over the nodes.
 
-    Away from nodes that are draining, across racks, and with as few moves as it can.
+    Away from nodes that are draining, across racks, and with as few moves as it can. A new replica is in sync before an
+    old one goes. No topic is left with fewer replicas than its min.insync.replicas.
 
     \b
       headrace cluster rebalance --dry-run    what would move
@@ -127,14 +130,14 @@ def rebalance(
     may be copied per second is each node's setting cluster.replica_throttle_bytes_per_second.
     """
     with open_cluster(bootstrap, properties, timeout, secret) as cluster:
-        moves = cluster.rebalance(dry_run=True)
+        moves = cluster.rebalance(dry_run=True, fewer=True)
         if not json:
             _show_moves(moves)
         if moves and not dry_run:
-            _confirm_fewer(sum(len(move.after) < len(move.before) for move in moves), yes)
-            moves = cluster.rebalance()
+            _confirm_fewer(moves, yes)
+            moves = cluster.rebalance(fewer=True)
         if moves and not dry_run and not no_wait:
-            _await_moved(cluster, [(move.topic, move.index) for move in moves])
+            _await_balanced(cluster, moves)
         if json:
             output.emit({"dry_run": dry_run, "moves": [asdict(move) for move in moves]})
         elif not moves:
@@ -142,7 +145,7 @@ def rebalance(
         elif dry_run:
             output.note("nothing was changed (--dry-run)")
         else:
-            print(f"{_count(moves)} {'on the move' if no_wait else 'moved'}")
+            print(f"{_count(moves)} {'to move; some have begun: say it again for the rest' if no_wait else 'moved'}")
 
 
 def reassign(
@@ -243,13 +246,8 @@ def _node(cluster: Cluster, number: int) -> NodeView:
     raise HeadraceError(f"there is no node {number}; there are {output.ranges(node.node_id for node in view.nodes)}")
 
 
-def _too_many_replicas(cluster: Cluster, number: int) -> int:
-    """How many partitions on a node have more replicas than there are other nodes to hold them."""
-    staying = sum(node.node_id != number and node.state != "draining" for node in describe(cluster).nodes)
-    return sum(number in part.replicas and len(part.replicas) > staying for part in cluster.partitions())
-
-
-def _confirm_fewer(count: int, yes: bool) -> None:
+def _confirm_fewer(moves: Sequence[Move], yes: bool) -> None:
+    count = sum(len(move.after) < len(move.before) for move in moves)
     if count:
         what = f"{output.number(count)} partition{'s' * (count != 1)}"
         confirm(f"There are too few nodes: {what} will have fewer replicas than now. Go on?", yes)
@@ -261,7 +259,8 @@ def _await_drained(cluster: Cluster, number: int, replicas: bool) -> None:
         if replicas:
             if not node.replicas:
                 return None
-            return f"node {number} leads {node.leaders} and holds {node.replicas} replicas"
+            _, waits = _go_on(cluster)
+            return f"node {number} leads {node.leaders} and holds {node.replicas} replicas{waits}"
         if not node.leaders:
             return None
         cluster.drain(number)  # what could not be moved before may be in sync elsewhere by now
@@ -275,6 +274,29 @@ def _await_drained(cluster: Cluster, number: int, replicas: bool) -> None:
         return f"node {number} leads {node.leaders} partitions" if led else None
 
     await_(step, f"node {number} goes on draining; to end that: headrace cluster drain {number} --off")
+
+
+def _go_on(cluster: Cluster) -> tuple[bool, str]:
+    """Begin the next moves when few are left under way. Whether all is done, and what hinders."""
+    from headrace.client.cluster import PASSING
+    from headrace.client.errors import ClientError
+
+    if len(cluster.reassignments()) > NEARLY_DONE:
+        return False, ""
+    try:
+        return not cluster.rebalance(fewer=True) and not cluster.reassignments(), ""
+    except ClientError as error:
+        if error.code in PASSING:
+            raise
+        return False, f" ({error})"  # a node went down, for example: it may come back
+
+
+def _await_balanced(cluster: Cluster, moves: Sequence[Move]) -> None:
+    def step() -> str | None:
+        done, waits = _go_on(cluster)
+        return None if done else f"{_count(moves)} to move, {len(cluster.reassignments())} under way{waits}"
+
+    await_(step, "the cluster goes on with what has begun; say it again for the rest")
 
 
 def _await_moved(cluster: Cluster, wanted: Sequence[Place]) -> None:

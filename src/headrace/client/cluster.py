@@ -204,8 +204,10 @@ class Cluster:
     def remove(self, node: int) -> None:
         self._admin("remove", node=node)
 
-    def rebalance(self, *, dry_run: bool = False) -> list[Move]:
-        found = self._admin("rebalance", dry_run=dry_run)["moves"]
+    def rebalance(self, *, dry_run: bool = False, fewer: bool = False, leaving: Sequence[int] = ()) -> list[Move]:
+        """All that is to move; some of it begins. `fewer`: topics may lose replicas. `leaving`: as if these drained."""
+        more = ({"fewer": True} if fewer else {}) | ({"leaving": list(leaving)} if leaving else {})
+        found = self._admin("rebalance", dry_run=dry_run, **more)["moves"]
         return [Move(topic, index, tuple(before), tuple(after)) for topic, index, before, after in found]
 
     def reassign(self, targets: Mapping[Place, Sequence[int] | None]) -> list[Outcome]:
