@@ -37,7 +37,7 @@ test: $(READY)  ## run the test suite, in two lanes; `make spark` runs the tests
 	$(BIN)/python tests/run.py
 
 spark: $(VENV)/.java-ready  ## run the tests that start Spark: source, sink, lake, pipelines
-	$(BIN)/python -m pytest -q -m 'java and not slow' tests/spark
+	$(BIN)/python tests/run.py spark
 
 slow: $(READY)  ## run the long campaigns: storms, histories of kills
 	$(BIN)/python -m pytest -q -m slow --timeout 3600

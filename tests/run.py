@@ -1,8 +1,9 @@
-"""The whole suite in two lanes, side by side, of about the same length.
+"""The tests in two lanes, side by side, of about the same length.
 
-    python tests/run.py [PYTEST OPTION...]
+    python tests/run.py [spark] [PYTEST OPTION...]
 
-The second lane's output comes when the first has ended. The exit code is 0 if both passed.
+Without a word: all that `make test` runs. With `spark`: the tests that start Spark, one session in each lane. The
+second lane's output comes when the first has ended. The exit code is 0 if both passed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,24 @@ SECOND = (
     "tests/swim",
     "tests/txn",
 )
+SECOND_WITH_SPARK = (
+    "tests/spark/test_letters.py",
+    "tests/spark/test_pipeline.py",
+    "tests/spark/test_query.py",
+    "tests/spark/test_sink_cluster.py",
+    "tests/spark/test_sink_fire.py",
+)
 
 
 def main() -> int:
-    pytest = [sys.executable, "-m", "pytest", "-q", *sys.argv[1:]]
+    options, home, elsewhere = sys.argv[1:], "tests", SECOND
+    if options[:1] == ["spark"]:
+        options, home, elsewhere = ["-m", "java and not slow", *options[1:]], "tests/spark", SECOND_WITH_SPARK
+    pytest = [sys.executable, "-m", "pytest", "-q", *options]
     with tempfile.TemporaryFile() as later:
-        second = subprocess.Popen([*pytest, *SECOND], stdout=later, stderr=subprocess.STDOUT)
+        second = subprocess.Popen([*pytest, *elsewhere], stdout=later, stderr=subprocess.STDOUT)
         try:
-            first = subprocess.run([*pytest, *(f"--ignore={path}" for path in SECOND)], check=False).returncode
+            first = subprocess.run([*pytest, home, *(f"--ignore={path}" for path in elsewhere)], check=False).returncode
             other = second.wait()
         finally:
             second.kill()
