@@ -17,7 +17,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from headrace.broker.commands import Beat, Beaten, Register, Registered
+from headrace.broker.levels import LEVEL
 from headrace.core.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -55,6 +58,7 @@ class Attendance:
 
     async def register(self, command: Register) -> None:
         """Returns when the registration is applied here. Raises ApiError if the node is refused."""
+        command = msgspec.structs.replace(command, level=LEVEL)
         answer = None
         while answer is None:
             try:
@@ -83,7 +87,7 @@ class Attendance:
 
     async def beat(self, *, leaving: bool = False) -> Beaten | None:
         """One beat; None if nobody answered, or nobody wants this node any more."""
-        command = Beat(self._node_id, self.epoch, self._controller.applied_index, leaving)
+        command = Beat(self._node_id, self.epoch, self._controller.applied_index, leaving, LEVEL)
         try:
             answer = await self._council.ask(command, timeout_s=self._settings.session_ms / 1000)
         except ApiError as error:

@@ -5,6 +5,8 @@ Rules:
   when the decision is committed. A command may be repeated: deciding it twice changes nothing more.
 - `epoch` is the epoch of the asking node's registration: one that was replaced by a later start is refused.
 - Structs are arrays; new fields go to the end and have defaults, so that nodes of two releases understand each other.
+  A command that the controller's release does not know is refused (unsupported_version): the asking node must be able
+  to go on without, until all nodes are upgraded.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.broker.levels import FIRST
+
 
 class Join(msgspec.Struct, frozen=True, tag="join", array_like=True):
     """A new node wants to belong to the quorum; at first without a vote. Answered by `Joined`."""
@@ -23,6 +27,7 @@ class Join(msgspec.Struct, frozen=True, tag="join", array_like=True):
     host: str
     port: int
     directory_id: str
+    level: int = FIRST  # that the node's release can read
 
 
 class Joined(msgspec.Struct, frozen=True, tag="joined", array_like=True):
@@ -43,6 +48,7 @@ class Register(msgspec.Struct, frozen=True, tag="register", array_like=True):
     directory_id: str
     clean: bool
     start: int = 0  # which start of this node it is, so that one word twice, or late, changes nothing; 0: not counted
+    level: int = FIRST
 
 
 class Registered(msgspec.Struct, frozen=True, tag="registered", array_like=True):
@@ -59,6 +65,7 @@ class Beat(msgspec.Struct, frozen=True, tag="beat", array_like=True):
     epoch: int
     applied: int
     leaving: bool = False
+    level: int = FIRST
 
 
 class Beaten(msgspec.Struct, frozen=True, tag="beaten", array_like=True):

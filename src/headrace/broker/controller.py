@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord, apply, records_of
+from headrace.broker.levels import check_readable
 from headrace.broker.quorum import TICK_S, Consensus, Place, Send
 from headrace.core.errors import ApiError, CorruptionError, DiskFullError, ErrorCode
 from headrace.raft.ready import RoleName, Standing
@@ -193,6 +194,7 @@ class Controller:
     def _enqueue(self, records: Sequence[MetadataRecord]) -> asyncio.Future[Image]:
         answer: asyncio.Future[Image] = asyncio.get_running_loop().create_future()
         if records:
+            check_readable(self._proposed, records)
             image = apply(self._proposed, records)  # raises before anything is written
             try:
                 place = self.quorum.propose(_ENCODER.encode(Proposal(FORMAT, False, list(records))))
@@ -327,6 +329,11 @@ def _decoded(payload: bytes, index: int) -> list[MetadataRecord]:
         proposal = _DECODER.decode(payload)
         if proposal.format != FORMAT:
             raise ValueError(f"it has format {proposal.format}, this release reads format {FORMAT}")
+    except msgspec.ValidationError as error:
+        raise CorruptionError(
+            f"the metadata log cannot be replayed: entry {index}: {error}; nothing was changed: if it was written by a "
+            "newer release, start this node with that, or else restore the data directory from a backup"
+        ) from error
     except (msgspec.MsgspecError, ValueError) as error:
         raise _unreadable(index, error) from error
     return proposal.records

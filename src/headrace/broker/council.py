@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
@@ -60,6 +60,8 @@ AGAIN: Final = frozenset({ErrorCode.not_controller, ErrorCode.throttling_quota_e
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _COMMANDS: Final = msgspec.msgpack.Decoder(tuple[bool, Command])
+_ANY_COMMAND: Final = msgspec.msgpack.Decoder(tuple[bool, list[Any]])
+_KINDS: Final = frozenset(kind.__struct_config__.tag for kind in get_args(Command))
 _ANSWERS: Final = msgspec.msgpack.Decoder(Answer)
 _FORWARDED: Final = msgspec.msgpack.Decoder(tuple[int, bytes])
 _FORWARD: Final = msgspec.msgpack.Decoder(tuple[str, bytes])
@@ -137,7 +139,7 @@ class Council:
         try:
             handed_on, command = _COMMANDS.decode(body)
         except msgspec.MsgspecError as error:
-            raise ProtocolError(f"not a command: {error}") from None
+            return _ENCODER.encode(_not_known(body, error))
         try:
             if handed_on or self.leads or self.leader == self._node_id:
                 answer = await self.decide(command)
@@ -213,6 +215,9 @@ class Council:
             await controller.commit(decisions.fence(controller.proposed, node, self._policy))
             self._nodes.left(node)
             return Beaten(fenced=True, may_leave=True)
+        told = decisions.told_level(controller.proposed, node, command.level)
+        if told:
+            await controller.commit(told)
         if self._nodes.heard(node, command.applied) and controller.proposed.brokers[node].fenced:
             await controller.commit(decisions.unfence(controller.proposed, node, self._policy))
         known = controller.image.brokers.get(node)
@@ -284,6 +289,17 @@ class Council:
         Rebalance: _rebalance,
         Describe: _describe,
     }
+
+
+def _not_known(body: bytes | memoryview, error: Exception) -> Refused:
+    """The answer to a command of a newer release. Raises ProtocolError if it is no command of any."""
+    try:
+        kind = _ANY_COMMAND.decode(body)[1][0]
+    except (msgspec.MsgspecError, IndexError):
+        kind = None
+    if not isinstance(kind, str) or kind in _KINDS:
+        raise ProtocolError(f"not a command: {error}") from None
+    return Refused(ErrorCode.unsupported_version, f"this node's release does not know {kind[:50]!r}: upgrade it first")
 
 
 def command_frame(command: Command) -> bytes:

@@ -33,6 +33,7 @@ from headrace.broker.image import (
     RemoveBrokerRecord,
     TopicImage,
 )
+from headrace.broker.levels import check_able
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.isr import election, reassignment
 from headrace.isr.change import with_isr
@@ -132,11 +133,12 @@ def _changed(
 
 
 def join(image: Image, command: Join) -> list[MetadataRecord]:
-    """A place for a new node. Raises ApiError if its id is another's."""
+    """A place for a new node. Raises ApiError if its id is another's, or its release too old."""
+    check_able(image, command.node_id, command.level)
     known = image.brokers.get(command.node_id)
     if known is None:
         node = BrokerRecord(command.node_id, command.host, command.port, directory_id=command.directory_id, fenced=True)
-        return [node]
+        return [msgspec.structs.replace(node, level=command.level)]
     never_came = known.epoch == 0
     if known.directory_id != command.directory_id and not never_came:
         raise ApiError(
@@ -147,17 +149,24 @@ def join(image: Image, command: Join) -> list[MetadataRecord]:
     if never_came:
         return [
             msgspec.structs.replace(
-                known, host=command.host, port=command.port, directory_id=command.directory_id, fenced=True
+                known,
+                host=command.host,
+                port=command.port,
+                directory_id=command.directory_id,
+                fenced=True,
+                level=command.level,
             )
         ]
     if (known.host, known.port) != (command.host, command.port):
-        return [msgspec.structs.replace(known, host=command.host, port=command.port)]  # it came back elsewhere
+        # It came back elsewhere.
+        return [msgspec.structs.replace(known, host=command.host, port=command.port, level=command.level)]
     return []
 
 
 def register(image: Image, command: Register, policy: Policy) -> list[MetadataRecord]:
     """A node has started: it gets a new epoch, and what it led before goes to others. Raises ApiError."""
     node_id = command.node_id
+    check_able(image, node_id, command.level)
     known = image.brokers.get(node_id)
     if known is not None and known.epoch > 0 and known.directory_id not in ("", command.directory_id):
         raise ApiError(
@@ -180,6 +189,7 @@ def register(image: Image, command: Register, policy: Policy) -> list[MetadataRe
         fenced=not lone,
         draining=known.draining if known else False,
         start=command.start,
+        level=command.level,
     )
     others = alive(image) - {node_id}
 
@@ -229,6 +239,12 @@ def unfence(image: Image, node: int, policy: Policy) -> list[MetadataRecord]:
             lambda topic, state: election.after_return(state, living, unclean=policy.unclean(topic, image)),
         ),
     ]
+
+
+def told_level(image: Image, node: int, level: int) -> list[MetadataRecord]:
+    """A node's release, where a leader of an older one has not written it down."""
+    known = image.brokers.get(node)
+    return [] if known is None or known.level == level else [msgspec.structs.replace(known, level=level)]
 
 
 def drain(image: Image, command: Drain) -> list[MetadataRecord]:

@@ -18,6 +18,8 @@ from uuid import UUID
 
 import msgspec
 
+from headrace.broker.levels import FIRST, level_of
+
 
 class BrokerRecord(msgspec.Struct, frozen=True, tag="broker", array_like=True):
     """A node and the address that clients and other nodes reach it by.
@@ -35,6 +37,7 @@ class BrokerRecord(msgspec.Struct, frozen=True, tag="broker", array_like=True):
     fenced: bool = False
     draining: bool = False
     start: int = 0  # of the node, as it counts them itself
+    level: int = FIRST  # that its release can read
 
 
 class RemoveBrokerRecord(msgspec.Struct, frozen=True, tag="remove-broker", array_like=True):
@@ -110,6 +113,7 @@ class Image:
     topic_names: Mapping[UUID, str] = field(default_factory=lambda: MappingProxyType({}))
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     next_producer_id: int = 0
+    level: int = FIRST  # that a release needs to read what this was made of
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         name = self.topic_names.get(topic_id)
@@ -157,6 +161,7 @@ def apply(image: Image, records: Iterable[MetadataRecord]) -> Image:
     names: dict[UUID, str] = dict(image.topic_names)
     broker_configs: dict[str, dict[str, str]] = {name: dict(configs) for name, configs in image.broker_configs.items()}
     next_producer_id = image.next_producer_id
+    records = list(records)
     drafts: dict[str, _Draft] = {}
 
     def draft(name: str) -> _Draft:
@@ -196,6 +201,7 @@ def apply(image: Image, records: Iterable[MetadataRecord]) -> Image:
         MappingProxyType(names),
         MappingProxyType({name: MappingProxyType(configs) for name, configs in broker_configs.items() if configs}),
         next_producer_id,
+        max(image.level, level_of(records)),
     )
 
 

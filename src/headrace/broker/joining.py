@@ -15,8 +15,11 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from headrace.broker.commands import Join, Joined, Refused
 from headrace.broker.council import AGAIN, command_frame, read_answer
+from headrace.broker.levels import LEVEL
 from headrace.core.errors import ConfigError, ErrorCode, LinkError
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ class Doors(Protocol):
 
 async def join(doors: Doors, seeds: Sequence[Address], command: Join) -> Joined:
     """Returns when the node is a member. Raises ConfigError if it never will be."""
-    frame = command_frame(command)
+    frame = command_frame(msgspec.structs.replace(command, level=LEVEL))
     loop = asyncio.get_running_loop()
     complain_at = loop.time() + 1.0
     while True:
