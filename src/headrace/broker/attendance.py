@@ -114,6 +114,7 @@ class Attendance:
                 break
             if self._council.leader is None:
                 return  # nobody is left to decide: the others stop, too
+            await asyncio.sleep(CATCH_UP_PAUSE_S)  # refused, by a full disk for example
         await self._hand_over(deadline)
 
     async def _hand_over(self, deadline: float) -> None:
