@@ -17,7 +17,7 @@ from headrace.testing.sim.run import replay_command, simulate
 SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "200"))
 PORTION = 4
 NODES = (1, 3, 3, 1, 5, 3, 1, 3, 3, 1)  # by the last digit of the seed
-REGRESSIONS = [(3, 29), (5, 114), (3, 85)]  # nodes and seeds that have once shown a bug
+REGRESSIONS = [(3, 29), (5, 114), (3, 85), (3, 1180)]  # nodes and seeds that have once shown a bug
 
 pytestmark = pytest.mark.timeout(600)
 

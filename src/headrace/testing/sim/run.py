@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable
-from typing import TextIO
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final, TextIO
 
 from headrace.testing.sim.world import Options, Report, World
+
+LONGEST_CPU_S: Final = 120  # a history takes about one
+
+
+class SpinningError(KeyboardInterrupt):
+    """A history goes round in a circle. Of a kind that no task keeps to itself."""
 
 
 def simulate(
@@ -40,8 +49,9 @@ def campaign(
     facts: dict[str, int] = {}
     for seed in seeds:
         try:
-            report = simulate(seed, nodes=nodes, variant=variant)
-        except Exception as error:
+            with _bounded():
+                report = simulate(seed, nodes=nodes, variant=variant)
+        except (Exception, SpinningError) as error:
             failed.append(seed)
             print(f"seed {seed}: {type(error).__name__}: {error}", file=out)
             traceback.print_exc(limit=-4, file=out)
@@ -58,3 +68,19 @@ def campaign(
     print(f"{ran} histories of {nodes} node(s), {len(failed)} failed, {ran / seconds:.2f} per second", file=out)
     print(", ".join(f"{count} {name}" for name, count in sorted(facts.items())), file=out)
     return failed
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """Code that waits for nothing and never ends cannot be seen by a loop that it does not come back to."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise SpinningError(f"no end after {LONGEST_CPU_S} s of CPU time")
+
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, LONGEST_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
