@@ -33,10 +33,10 @@ demo: $(VENV)/.java-ready  ## a day of orders through a broker and Spark, killed
 run: $(READY)  ## serve on 127.0.0.1:9092
 	@$(BIN)/headrace serve
 
-test: $(READY)  ## run the test suite, in two lanes; `make spark` runs the tests that start Spark
+test: $(VENV)/.java-ready  ## run the test suite, in two lanes; of the tests that start Spark only the basic ones
 	$(BIN)/python tests/run.py
 
-spark: $(VENV)/.java-ready  ## run the tests that start Spark: source, sink, lake, pipelines
+spark: $(VENV)/.java-ready  ## run all tests that start Spark: source, sink, lake, pipelines
 	$(BIN)/python tests/run.py spark
 
 slow: $(READY)  ## run the long campaigns: storms, histories of kills

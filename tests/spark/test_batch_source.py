@@ -63,6 +63,7 @@ def mixed(kafka):
     return topic
 
 
+@pytest.mark.basic
 def test_all_that_a_plain_consumer_sees_is_read(table, kafka, mixed):
     expected = kafka.rows(mixed, 3)
     assert len(expected) == 3 * 5 * 300

@@ -71,6 +71,7 @@ def desk(spark: Any, kafka: Any, tmp_path: Path) -> Callable[[str], Desk]:
     return lambda topic: Desk(spark, kafka.bootstrap, topic, tmp_path)
 
 
+@pytest.mark.basic
 def test_an_archive_holds_what_a_plain_consumer_reads(kafka: Any, desk: Callable[[str], Desk]) -> None:
     topic = kafka.topic(2, retention_ms="-1")
     kafka.produce(topic, [{"value": b"%d" % i, "key": b"k", "headers": [("a", b"1"), ("b", None)]} for i in range(500)])

@@ -41,6 +41,7 @@ def order(number: int, minute: int = 0, **fields: Any) -> bytes:
     return json.dumps({"id": number, "amount": 2.5, "at": f"2026-01-31T12:{minute:02d}:00Z", **fields}).encode()
 
 
+@pytest.mark.basic
 def test_the_example_goes_on_exactly_where_it_was(
     spark: Any, kafka: Any, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def murmur2(key: bytes) -> int:
 JAVA_PLACES.extend((murmur2(b"%d" % number) & 0x7FFFFFFF) % 8 for number in range(10))
 
 
+@pytest.mark.basic
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_stream_is_copied_whole_and_once(copy: Any, kafka: Any, delivery: str) -> None:
     job = copy(delivery=delivery)
