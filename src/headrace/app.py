@@ -55,6 +55,7 @@ from headrace.gateways.kafka.server import KafkaServer
 from headrace.raft.options import RaftOptions
 from headrace.runtime import logs
 from headrace.runtime import loop as loops
+from headrace.runtime.boot import system_boot_id
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.dice import SystemDice
 from headrace.runtime.disk import DiskFiles
@@ -63,7 +64,14 @@ from headrace.runtime.workers import ThreadWorkers
 from headrace.storage.catalog import PATH as CATALOG_PATH
 from headrace.storage.catalog import Catalog
 from headrace.storage.directory import PATH as META_PATH
-from headrace.storage.directory import Directory, count_start, leave_clean_mark, random_id, take_clean_mark
+from headrace.storage.directory import (
+    Directory,
+    count_start,
+    leave_clean_mark,
+    random_id,
+    take_clean_mark,
+    trust_system,
+)
 from headrace.storage.memory import MemoryFiles
 
 if TYPE_CHECKING:
@@ -107,6 +115,7 @@ class Node:
         workers: Workers | None = None,
         network: Network | None = None,
         dice: Dice | None = None,
+        boot_id: str | None = None,
     ) -> None:
         """The ports are the machine's own unless others are given."""
         self._settings = settings
@@ -122,6 +131,7 @@ class Node:
         self._address_book = AddressBook()
         self._links: PeerLinks
         self._nodes: NodeWatch
+        self._boot_id = system_boot_id() if boot_id is None else boot_id
         self._was_clean = False
         self._start_number = 0
         self._port = 0
@@ -173,6 +183,7 @@ class Node:
                 start=self._start_number,
             )
         )
+        await self._run(lambda: trust_system(files, self._boot_id))
         service.node = service.image.brokers[record.node_id]
         partitions = service.partitions
         partitions.load(service.image)
@@ -388,7 +399,7 @@ class Node:
             raise type(error)(f"{settings.storage.data_dir}: {error}") from error
         self._undo.callback(directory.release)
         self._membership.cluster_id = directory.cluster_id
-        self._was_clean = directory.is_new or take_clean_mark(files)
+        self._was_clean = directory.is_new or take_clean_mark(files, self._boot_id)
         self._start_number = count_start(files)
         self._undo.push_async_callback(self._mark_clean, files)
         return directory

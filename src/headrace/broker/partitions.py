@@ -27,6 +27,7 @@ from headrace.broker.partition import Partition
 from headrace.core.counters import Traffic
 from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
 from headrace.storage import cutting
+from headrace.storage.directory import distrust_system
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
@@ -223,7 +224,12 @@ class Partitions:
 
     def _failed(self, partition: Partition, error: StorageError) -> None:
         if isinstance(error, DiskFailedError) and partition.log.config.storage == "disk":
-            self.disk_fault = self.disk_fault or error
+            self._disk_failed(error)
+
+    def _disk_failed(self, error: StorageError) -> None:
+        if self.disk_fault is None:
+            self.disk_fault = error
+            _quietly(lambda: distrust_system(self._disk))
 
     def _tell(self, partition: Partition) -> None:
         for watcher in self.watchers:
@@ -355,7 +361,7 @@ class Partitions:
     def fail_disk(self, error: StorageError) -> None:
         """The data directory is gone for us: every log on it goes offline."""
         logger.critical("the data directory is offline", extra={"reason": str(error)})
-        self.disk_fault = self.disk_fault or error
+        self._disk_failed(error)
         for name, partitions in self._replicas.items():
             for index in [i for i, p in partitions.items() if p.log.config.storage == "disk"]:
                 self._faults[name, index] = str(error)

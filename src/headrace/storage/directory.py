@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PATH: Final = "meta.json"
 FORMAT: Final = 1
 CLEAN: Final = "clean"  # there while no broker runs, if the last one ended cleanly
+SYSTEM: Final = "system"  # the run of the operating system that holds what a broker here has written
 STARTS: Final = "starts"
 SIGNS_OF_LIFE: Final = ("topics", "metadata", "stray", "catalog.sqlite")  # only a broker leaves these
 
@@ -98,13 +99,32 @@ def count_start(files: Files) -> int:
     return number
 
 
-def take_clean_mark(files: Files) -> bool:
-    """Whether the last broker here ended cleanly; from now on it has not. Blocking."""
-    if not files.exists(CLEAN):
-        return False
-    files.remove(CLEAN)
-    files.sync_directory("")
-    return True
+def take_clean_mark(files: Files, boot_id: str = "") -> bool:
+    """Whether all that the last broker wrote is there; from now on that is not sure. Blocking.
+
+    It ended cleanly; or it was killed, and the system that had taken its writes runs still (`boot_id`: `trust_system`).
+    """
+    clean = files.exists(CLEAN)
+    kept = clean or (boot_id != "" and files.load(SYSTEM) == boot_id.encode())
+    if kept:
+        trust_system(files, boot_id)
+    if clean:
+        files.remove(CLEAN)
+        files.sync_directory("")
+    return kept
+
+
+def trust_system(files: Files, boot_id: str) -> None:
+    """Whoever finds us killed, in this run of the operating system, finds all that we wrote. Blocking.
+
+    Not before it is known to the cluster what earlier ends have cost. `boot_id`: of this run; empty: not known.
+    """
+    files.store(SYSTEM, boot_id.encode())
+
+
+def distrust_system(files: Files) -> None:
+    """A sync has failed: what it should have written may vanish at any time. Not synced, since only this run counts."""
+    files.remove(SYSTEM)
 
 
 def leave_clean_mark(files: Files) -> None:
