@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import pytest
 
@@ -18,13 +19,15 @@ from headrace.broker.commands import (
     Remove,
     TakeProducerIds,
 )
-from headrace.broker.council import NOT_LEADING, Council, command_frame, forwarded_answer, read_answer
+from headrace.broker.council import NOT_LEADING, Council, command_frame, forwarded_answer, read_answer, read_forwarded
 from headrace.broker.decisions import Standard
 from headrace.broker.joining import join
 from headrace.broker.nodes import NodeWatch
 from headrace.core.errors import ApiError, ConfigError, ErrorCode, LinkError, ProtocolError
+from headrace.gateways.kafka.hello import VERSIONS
 from headrace.testing.quorum import Assembly
 
+TICKET = UUID(int=7)
 SETTINGS = ClusterSettings()
 
 
@@ -49,6 +52,8 @@ class Hall:
         self.assembly = Assembly()
         self.places: dict[int, Place] = {}
         self.forwards: list = []
+        self.lost_answers = 0
+        self.versions: dict[int, int] = {}
         self.now = 1000.0
 
     def add(self, node_id: int, *, found: bool = False) -> Place:
@@ -56,11 +61,17 @@ class Hall:
         place.nodes._now = lambda: self.now
         return place
 
+    def version(self, node_id):
+        return self.versions.get(node_id, VERSIONS[1])
+
     async def call(self, node_id, frame, *, lane, timeout_s):
         if node_id in self.assembly.down:
             raise LinkError("silence")
         if lane == "forward":
-            self.forwards.append((node_id, frame[10:]))
+            self.forwards.append((node_id, frame))
+            if self.lost_answers:
+                self.lost_answers -= 1
+                raise LinkError("the connection was lost")
             leads = self.places[node_id].council.leads
             return (
                 b"\0\0\0\0" + forwarded_answer(self.places[node_id].controller.applied_index, b"answer")
@@ -322,10 +333,33 @@ def test_the_cluster_can_be_described_from_anywhere():
 def test_a_clients_request_goes_to_the_controller_and_the_answer_waits_for_the_image():
     async def scenario():
         hall = await three()
-        assert await hall.wait(hall.places[3].council.forward(b"a frame", "10.0.0.1")) == b"answer"
-        [(node, _)] = hall.forwards
+        assert await hall.wait(hall.places[3].council.forward(b"a frame", "10.0.0.1", TICKET)) == b"answer"
+        [(node, frame)] = hall.forwards
         assert node == 1
+        assert read_forwarded(1, frame[10:]) == ("10.0.0.1", b"a frame", TICKET)
         assert hall.places[3].controller.applied_index >= hall.places[1].controller.applied_index
+
+    run(scenario)
+
+
+def test_a_controller_of_an_older_release_gets_what_it_understands():
+    async def scenario():
+        hall = await three()
+        hall.versions[1] = 1
+        assert await hall.wait(hall.places[3].council.forward(b"a frame", "10.0.0.1", TICKET)) == b"answer"
+        [(_, frame)] = hall.forwards
+        assert frame[2:4] == b"\0\0", "version 0 of the API"
+        assert read_forwarded(0, frame[10:]) == ("10.0.0.1", b"a frame", None)
+
+    run(scenario)
+
+
+def test_a_request_has_the_same_ticket_at_every_attempt():
+    async def scenario():
+        hall = await three()
+        hall.lost_answers = 1
+        assert await hall.wait(hall.places[3].council.forward(b"a frame", "10.0.0.1", TICKET)) == b"answer"
+        assert [read_forwarded(1, frame[10:])[2] for _, frame in hall.forwards] == [TICKET, TICKET]
 
     run(scenario)
 

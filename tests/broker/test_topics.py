@@ -86,6 +86,20 @@ def test_a_topic_that_exists_is_refused(cluster):
     assert code_of(outcome) is ErrorCode.topic_already_exists
 
 
+def test_a_request_whose_answer_was_lost_finds_what_it_has_made(cluster):
+    ticket, other = UUID(int=1), UUID(int=2)
+    wanted = [NewTopic("orders", 2), NewTopic("bills", 1)]
+    (orders, bills) = cluster.run(cluster.topics.create(wanted, ticket=ticket))
+    again = cluster.run(cluster.topics.create(wanted, ticket=ticket))
+    assert [outcome.error for outcome in again] == [None, None]
+    assert [outcome.topic for outcome in again] == [orders.topic, bills.topic]
+    assert orders.topic_id != bills.topic_id
+    for stranger in (other, None):
+        (refused, _) = cluster.run(cluster.topics.create(wanted, ticket=stranger))
+        assert refused.error.code is ErrorCode.topic_already_exists
+    assert len(cluster.image.topics["orders"].partitions) == 2
+
+
 def test_two_requests_at_once_create_a_topic_once(cluster):
     async def both():
         return await asyncio.gather(*(cluster.topics.create([NewTopic("orders")]) for _ in range(2)))

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.core.ports import Buffer
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from headrace.broker.service import Service
     from headrace.core.errors import ApiError
 
@@ -44,6 +46,7 @@ class Context:
     client_host: str
     peer: int | None = None  # the node on the other side, if it has proved that it belongs to the cluster
     operator: bool = False  # somebody who looks after the cluster, and has proved that
+    ticket: UUID | None = None  # of a request that another node has handed on, the same at every attempt
 
 
 Outcome = Answer | Encoded | None  # None: no answer is sent (Produce with acks=0)

@@ -7,9 +7,9 @@ well) and "error_message". It is not advertised.
   fenced, draining), voter, applied, seen_ms_ago (-1: never), skew_ms, replicas, leaders
 - drain: "node", "on" (true unless said otherwise)
 - remove: "node"
-- rebalance: "dry_run", "fewer" (topics may lose replicas; both false unless said otherwise), "leaving" (nodes to be taken
-  for draining, too); answers "moves", a list of [topic, partition, before, after]. A bounded number of them begins; ask
-  again for the rest
+- rebalance: "dry_run", "fewer" (topics may lose replicas; both false unless said otherwise), "leaving" (nodes to be
+  taken for draining, too); answers "moves", a list of [topic, partition, before, after]. A bounded number of them
+  begins; ask again for the rest
 - reassign: "moves", a list of [topic, partition, replicas, or null to cancel]; answers "outcomes", a list of [topic,
   partition, error code, message]
 - elect: "partitions", a list of [topic, partition], or null for all; "unclean" (false unless said otherwise); answers

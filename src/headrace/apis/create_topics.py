@@ -29,7 +29,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
         )
         for topic in request.topics
     ]
-    outcomes = await ctx.service.topics.create(wanted, validate_only=request.validate_only)
+    outcomes = await ctx.service.topics.create(wanted, validate_only=request.validate_only, ticket=ctx.ticket)
     described: dict[frozenset[tuple[str, str]], list[Answer]] = {}
     answers = []
     for outcome in outcomes:

@@ -16,10 +16,14 @@ from headrace.wire.headers import parse_request_header, response_header
 from headrace.wire.messages import decode_request, encode_answer
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from headrace.broker.service import Service
 
 
-async def answer(service: Service, frame: bytes, host: str, peer: int | None = None) -> bytes:
+async def answer(
+    service: Service, frame: bytes, host: str, peer: int | None = None, *, ticket: UUID | None = None
+) -> bytes:
     """Raises ProtocolError."""
     from headrace.apis import TABLE
 
@@ -36,7 +40,7 @@ async def answer(service: Service, frame: bytes, host: str, peer: int | None = N
         if decode is None
         else decode(version, frame, header.body_offset)
     )
-    outcome = await _outcome(api, Context(service, version, header.client_id, host, peer), request)
+    outcome = await _outcome(api, Context(service, version, header.client_id, host, peer, ticket=ticket), request)
     if outcome is None:
         return b""
     head = response_header(key, version, header.correlation_id)

@@ -5,7 +5,8 @@ Rules:
 - On the leader a command is decided against the newest proposed image and proposed without awaiting in between.
 - A command that reaches a node which does not lead is handed on once, so that a newcomer may ask anybody.
 - A client's request for the controller goes there as it came, with the client's address; the answer comes back when
-  this node has applied what it speaks of, so that the client finds here what it was told (for a bounded time).
+  this node has applied what it speaks of, so that the client finds here what it was told (for a bounded time). It has a
+  ticket, the same at every attempt: what was done for an attempt whose answer was lost is not refused to the next.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, get_args
+from uuid import UUID
 
 import msgspec
 
@@ -65,6 +67,8 @@ _KINDS: Final = frozenset(kind.__struct_config__.tag for kind in get_args(Comman
 _ANSWERS: Final = msgspec.msgpack.Decoder(Answer)
 _FORWARDED: Final = msgspec.msgpack.Decoder(tuple[int, bytes])
 _FORWARD: Final = msgspec.msgpack.Decoder(tuple[str, bytes])
+_FORWARD_WITH_TICKET: Final = msgspec.msgpack.Decoder(tuple[str, bytes, UUID])
+TICKETS_FROM: Final = 2  # of what nodes say to each other
 NOT_LEADING: Final = -1
 
 
@@ -151,11 +155,10 @@ class Council:
 
     # Requests of clients
 
-    async def forward(self, frame: bytes, host: str) -> bytes:
+    async def forward(self, frame: bytes, host: str, ticket: UUID) -> bytes:
         """A client's request for the controller: the answer's frame. Raises ApiError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + FORWARD_S
-        body = _ENCODER.encode((host, frame))
         self._counters.forwarded += 1
         while True:
             leader = self.leader
@@ -163,7 +166,7 @@ class Council:
                 try:
                     raw = await self.links.call(
                         leader,
-                        request_frame(FORWARD_KEY, body),
+                        forward_frame(frame, host, ticket, self.links.version(leader)),
                         lane="forward",
                         timeout_s=max(RETRY_S, deadline - loop.time()),
                     )
@@ -316,10 +319,17 @@ def read_answer(frame: bytes) -> Answer:
         raise LinkError(f"the answer to a command cannot be read: {error}") from None
 
 
-def read_forwarded(body: bytes | memoryview) -> tuple[str, bytes]:
-    """The client's address and its frame. Raises ProtocolError."""
+def forward_frame(frame: bytes, host: str, ticket: UUID, version: int) -> bytes:
+    """A client's request, as a node of this version understands it."""
+    if version < TICKETS_FROM:
+        return request_frame(FORWARD_KEY, _ENCODER.encode((host, frame)))
+    return request_frame(FORWARD_KEY, _ENCODER.encode((host, frame, ticket)), version=1)
+
+
+def read_forwarded(version: int, body: bytes | memoryview) -> tuple[str, bytes, UUID | None]:
+    """The client's address, its frame, and its ticket. Raises ProtocolError."""
     try:
-        return _FORWARD.decode(body)
+        return (*_FORWARD.decode(body), None) if version == 0 else _FORWARD_WITH_TICKET.decode(body)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"not a request of a client: {error}") from None
 

@@ -36,9 +36,9 @@ _MESSAGES: Final = msgspec.msgpack.Decoder(list[bytes])
 Unreachable = Callable[[int, Sequence[Message]], None]
 
 
-def request_frame(api_key: int, body: bytes) -> bytes:
+def request_frame(api_key: int, body: bytes, *, version: int = 0) -> bytes:
     """A request of a private API. Links give it a correlation id of their own."""
-    return _HEADER.pack(api_key, 0, 0, -1) + body
+    return _HEADER.pack(api_key, version, 0, -1) + body
 
 
 def pack(messages: Sequence[Message]) -> bytes:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
-from uuid import UUID
+from uuid import UUID, uuid5
 
 from headrace.broker.commands import Done, EnsureTopic
 from headrace.broker.image import (
@@ -90,8 +90,17 @@ class Topics:
         self._settings = settings
         self._new_id = new_id
 
-    async def create(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[TopicOutcome]:
-        """Create topics for a client. Outcomes come in the order of the request, one for each name."""
+    def new_ticket(self) -> UUID:
+        """For a request that may have to be repeated, so that it can be told from another."""
+        return self._new_id()
+
+    async def create(
+        self, wanted: Sequence[NewTopic], *, validate_only: bool = False, ticket: UUID | None = None
+    ) -> list[TopicOutcome]:
+        """Create topics for a client. Outcomes come in the order of the request, one for each name.
+
+        A topic that was created with the same ticket is this request's own: its answer was lost.
+        """
         repeated = _repeated(topic.name for topic in wanted)
         outcomes = {name: _refused(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in repeated}
         allowed = []
@@ -104,7 +113,7 @@ class Topics:
                 outcomes[topic.name] = TopicOutcome(topic.name, error=error)
             else:
                 allowed.append(topic)
-        decided, records = self._decide_creation(allowed)
+        decided, records = self._decide_creation(allowed, ticket=ticket)
         outcomes.update((outcome.name, outcome) for outcome in decided if outcome.name is not None)
         await self._controller.propose([] if validate_only else records)
         return [outcomes[name] for name in dict.fromkeys(topic.name for topic in wanted)]
@@ -193,7 +202,7 @@ class Topics:
         return [outcomes[name] for name in dict.fromkeys(topic.name for topic in wanted)]
 
     def _decide_creation(
-        self, wanted: Sequence[NewTopic], *, shrink: bool = False
+        self, wanted: Sequence[NewTopic], *, shrink: bool = False, ticket: UUID | None = None
     ) -> tuple[list[TopicOutcome], list[MetadataRecord]]:
         """Outcomes and records for topics with distinct names. One call is one request."""
         image = self._controller.proposed
@@ -203,8 +212,13 @@ class Topics:
         room = PARTITIONS_PER_REQUEST
         placing = Placing(image)
         for topic in wanted:
+            topic_id = self._new_id() if ticket is None else uuid5(ticket, topic.name)
+            known = image.topics.get(topic.name)
+            if known is not None and known.topic_id == topic_id:
+                outcomes.append(TopicOutcome(known.name, topic_id, known))
+                continue
             try:
-                made = self._decide_topic(image, topic, names, placing, room=room, shrink=shrink)
+                made = self._decide_topic(image, topic, topic_id, names, placing, room=room, shrink=shrink)
             except ApiError as error:
                 outcomes.append(TopicOutcome(topic.name, error=error))
                 continue
@@ -217,7 +231,15 @@ class Topics:
         return outcomes, records
 
     def _decide_topic(
-        self, image: Image, topic: NewTopic, names: Mapping[str, str], placing: Placing, *, room: int, shrink: bool
+        self,
+        image: Image,
+        topic: NewTopic,
+        topic_id: UUID,
+        names: Mapping[str, str],
+        placing: Placing,
+        *,
+        room: int,
+        shrink: bool,
     ) -> TopicImage:
         """The topic as it would be. `names` are those taken, by collision key. Raises ApiError."""
         if topic.name in image.topics:
@@ -237,7 +259,7 @@ class Topics:
         else:
             placed = self._automatic_placement(topic, placing, room, shrink=shrink)
         partitions = tuple(_partition(image, topic.name, index, replicas) for index, replicas in enumerate(placed))
-        return TopicImage(topic.name, self._new_id(), partitions, configs)
+        return TopicImage(topic.name, topic_id, partitions, configs)
 
     def _automatic_placement(self, topic: NewTopic, placing: Placing, room: int, *, shrink: bool) -> list[Replicas]:
         if topic.replication_factor < -1 or topic.replication_factor == 0:

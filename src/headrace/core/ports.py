@@ -159,3 +159,6 @@ class Links(Protocol):
 
     async def call(self, node_id: int, frame: bytes, *, lane: str, timeout_s: float) -> bytes:
         """The answer's frame, of the same correlation id. Raises LinkError: what became of the request is not known."""
+
+    def version(self, node_id: int) -> int:
+        """What a node and we understand, of what nodes say to each other; the oldest, as long as that is not known."""

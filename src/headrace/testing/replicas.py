@@ -28,6 +28,7 @@ from headrace.broker.replication import Replication
 from headrace.broker.service import Service
 from headrace.core.counters import Counters
 from headrace.core.errors import ApiError, ErrorCode, LinkError
+from headrace.gateways.kafka.hello import VERSIONS
 from headrace.storage.memory import MemoryFiles
 from headrace.storage.topic_config import TopicConfig
 from headrace.testing.metadata import InlineWorkers
@@ -146,6 +147,9 @@ class NodeLinks:
 
     def __init__(self, node: ReplicaNode) -> None:
         self._node = node
+
+    def version(self, node_id: int) -> int:
+        return VERSIONS[1]
 
     async def call(self, node_id: int, frame: bytes, *, lane: str, timeout_s: float) -> bytes:
         cluster, me = self._node.cluster, self._node

@@ -66,12 +66,16 @@ class Stub(asyncio.Protocol):
 
 @asynccontextmanager
 async def stub(
-    answer: Callable[[bytes], bytes | None], *, greet: bool = True, node_id: int = 2
+    answer: Callable[[bytes], bytes | None],
+    *,
+    greet: bool = True,
+    node_id: int = 2,
+    us: Membership | None = None,
 ) -> AsyncIterator[tuple[Address, list[Stub]]]:
     made: list[Stub] = []
 
     def new() -> Stub:
-        made.append(Stub(Membership(node_id, "c", "s"), answer, greet))
+        made.append(Stub(us or Membership(node_id, "c", "s"), answer, greet))
         return made[-1]
 
     listening = await SocketNetwork(HOST).listen(HOST, 0, new)
@@ -139,6 +143,34 @@ def test_a_node_does_not_count_among_the_clients_of_its_address():
             ours.close()
 
     run(test)
+
+
+def test_what_a_node_understands_is_what_its_last_handshake_says():
+    """A node of an older release is upgraded, and goes back."""
+
+    async def test() -> None:
+        release = Membership(2, "c", "s", versions=(1, 1))
+        async with stub(echo, us=release) as (where, made):
+            ours = new_links({2: where}, Membership(1, "c", "s", versions=(1, 3)))
+            assert ours.version(2) == 1, "nothing is known: the oldest"
+            for newest, spoken in ((1, 1), (2, 2), (4, 3), (1, 1)):
+                release.versions = (1, newest)
+                await ours.call(2, request(1), lane="a", timeout_s=10)
+                assert ours.version(2) == spoken
+                made[-1].transport.abort()
+                await until(lambda: ours._links[2, "a"]._stream is None)
+            release.versions = (4, 5)
+            with pytest.raises(LinkError):
+                await ours.call(2, request(1), lane="a", timeout_s=10)
+            assert any("upgrade by one release" in reason or "closed" in reason for reason in ours.refusals.values())
+            ours.close()
+
+    run(test)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
 
 
 def test_calls_of_a_lane_are_pipelined_and_keep_their_own_ids():

@@ -256,7 +256,7 @@ class Connection(asyncio.Protocol):
 
     async def _hand_on(self, header: RequestHeader, frame: bytes) -> Encoded:
         """Have the controller answer. Raises ApiError."""
-        answer = await self._service.council.forward(frame, self.host)
+        answer = await self._service.council.forward(frame, self.host, self._service.topics.new_ticket())
         head = response_header(header.api_key, header.api_version, header.correlation_id)
         return Encoded((answer[len(head) :],))
 

@@ -33,7 +33,8 @@ from headrace.core.errors import HeadraceError, ProtocolError
 
 API_KEY: Final = 32000
 API_VERSION: Final = 0
-VERSIONS: Final = (1, 1)  # of what nodes say to each other, the oldest and the newest that we speak
+# Of what nodes say to each other, the oldest and the newest that we speak. 2: PeerForward has a ticket.
+VERSIONS: Final = (1, 2)
 NONCE_BYTES: Final = 32
 MESSAGE_BYTES: Final = 4096
 ANYBODY: Final = -1  # the caller knows an address, not who lives there

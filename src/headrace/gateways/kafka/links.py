@@ -10,6 +10,8 @@ Rules:
 - A deadline that passes while nothing at all came in ends the connection: what is half dead is made anew.
 - What waits and what is under way is bounded per lane, in calls and in bytes.
 - The node's address is looked up for every connection; a node that has moved is called at its new address.
+- What a node understands is what its last handshake has agreed on. Who makes a frame asks for it (`version`); a frame
+  that a node does not understand after all ends as a LinkError.
 """
 
 from __future__ import annotations
@@ -129,6 +131,11 @@ class Stream(asyncio.Protocol):
         self._send(
             b"".join((len(frame).to_bytes(4, "big"), frame[:4], _CORRELATION.pack(number), memoryview(frame)[8:]))
         )
+
+    def agree(self, versions: dict[int, int]) -> None:
+        """Note what we and the node understand."""
+        assert self._caller is not None and self._caller.peer is not None
+        versions[self._caller.peer] = self._caller.version
 
     def take_calls(self) -> list[Call]:
         calls = [call for _, call in self._calls]
@@ -259,6 +266,7 @@ class Link:
             return
         self._pause = 0.0
         self._links.refusals.pop(self._name, None)
+        stream.agree(self._links.agreed)
         waiting, self._waiting = self._waiting, {}
         for call in waiting:
             if call.answer.done():
@@ -324,6 +332,7 @@ class PeerLinks:
         self.membership = membership
         self.dice = dice
         self.refusals: dict[str, str] = {}  # by link: what was last wrong with it
+        self.agreed: dict[int, int] = {}  # by node: the version of the last handshake
         self._address_of = address_of
         self._links: dict[tuple[int | Address, str], Link] = {}
         self._closed = False
@@ -342,8 +351,12 @@ class PeerLinks:
             link = self._new_link((address, lane), hello.ANYBODY, name, lambda: address)
         return await link.call(frame, timeout_s)
 
+    def version(self, node_id: int) -> int:
+        return self.agreed.get(node_id, self.membership.versions[0])
+
     def forget(self, node_id: int) -> None:
         """The node has left for good: close its connections."""
+        self.agreed.pop(node_id, None)
         for key in [key for key in self._links if key[0] == node_id]:
             self._links.pop(key).close()
 
