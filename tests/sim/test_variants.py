@@ -23,6 +23,7 @@ SHOWS = {
     "no epoch check": 2,
     "high watermark from the leader alone": 0,
     "unclean election": 2,
+    "elects who lost unsynced bytes": 4,
 }
 ALONE = [name for name, variant in VARIANTS.items() if variant.nodes == 1]
 TOGETHER = [name for name, variant in VARIANTS.items() if variant.nodes > 1]

@@ -17,10 +17,14 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=3, help="machines")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     parser.add_argument("--calm", action="store_true", help="without faults")
+    parser.add_argument(
+        "--plain", action="store_true", help="replay without what later histories have beyond the first"
+    )
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the broker on purpose")
     given = parser.parse_args()
     if given.seed is not None:
-        report = simulate(given.seed, nodes=given.nodes, trace=True, faults=not given.calm, variant=given.variant)
+        how = {"trace": True, "faults": not given.calm, "plain": given.plain}
+        report = simulate(given.seed, nodes=given.nodes, variant=given.variant, **how)
         print(f"seed {report.seed} holds: {report.turns} turns, {report.virtual_s:.1f} s, digest {report.digest}")
         return 0
     seeds = range(given.first, given.first + given.seeds)

@@ -58,6 +58,8 @@ class Trouble:
         self._kinds = [(weight * self._dice.choice((0, 1, 1, 3)), strike) for weight, strike in kinds]
         if not any(weight for weight, _ in self._kinds):
             self._kinds = kinds
+        if world.flush != "ack" and world.options.variant is None:
+            self._kinds.append((4, self._lose_power))  # what is tried there
         self._draining = self._grown = self._retired = self._over = False
         self._pace = MEAN_SECONDS_BETWEEN * self._dice.choice((0.5, 1, 2))
 
@@ -98,12 +100,22 @@ class Trouble:
             self._restart(machine)
 
     def _lose_power(self, machine: Machine) -> None:
-        if machine.is_up:
+        machine = self._spared(machine)
+        if machine.is_up and self._world.power.may_go(machine):
             self._note("lose power", machine)
-            machine.lose_power()
+            self._world.power.lose(machine)
             self._restart(machine)
 
+    def _spared(self, machine: Machine) -> Machine:
+        """Another machine in its place, if this one must not lose its power now and another may."""
+        may_go = self._world.power.may_go
+        others = [each for each in self._world.machines if each.is_up and may_go(each)]
+        return machine if may_go(machine) or not others else others[0]
+
     def _blackout(self, machine: Machine) -> None:
+        if self._world.flush != "ack":
+            self._lose_power(machine)
+            return
         self._note("blackout")
         for each in self._world.machines:
             if each.is_up:
@@ -113,6 +125,9 @@ class Trouble:
     def _brownout(self, machine: Machine) -> None:
         """The disks of all but one are slow; then the power goes everywhere, and that one comes back last."""
         world = self._world
+        if world.flush != "ack":
+            self._lose_power(machine)
+            return
         self._note("brownout", machine)
         others = [each for each in world.machines if each is not machine]
         for other in others:
@@ -272,9 +287,10 @@ class Trouble:
         self._later(3.0, lambda: setattr(machine.workers, "delay_s", 0.001))
 
     def _bad_disk(self, machine: Machine) -> None:
-        if machine.is_serving and not machine.disk_is_bad:
+        if machine.is_serving and not machine.disk_is_bad and self._world.power.may_go(machine):
             self._note("bad disk", machine)
             machine.disk_is_bad = True
+            self._world.power.goes(machine)
             machine.files.fail(self._dice.choice(("sync", "write")), nth=self._dice.randrange(1, 4))
             owner = machine.owner
 

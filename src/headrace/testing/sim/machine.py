@@ -54,6 +54,7 @@ class Machine:
         self.stopping = False
         self.retiring = False  # it is about to leave the cluster for good
         self.lives = 0
+        self.boots = 0  # times that its system has gone down
         self.disk_is_bad = False
 
     @property
@@ -102,6 +103,7 @@ class Machine:
             workers=self.workers,
             network=SimNetwork(self._fabric, self.host),
             dice=Random(self._dice.randrange(2**62)),
+            boot_id=f"{self.node_id}/{self.boots}",
         )
         task = self.starting = owner.context.run(self._loop.create_task, node.start())
 
@@ -148,7 +150,14 @@ class Machine:
 
         After a failed sync the machine is started anew, too: until then its system shows bytes that it never writes.
         """
-        self.files = self.files.power_cut(self._dice) if self.disk_is_bad else self.files.killed()
+        if self.disk_is_bad:
+            self._reboot()
+        else:
+            self.files = self.files.killed()
+
+    def _reboot(self) -> None:
+        self.files = self.files.power_cut(self._dice)
+        self.boots += 1
         self.disk_is_bad = False
 
     @property
@@ -161,8 +170,7 @@ class Machine:
         if owner is not None:
             self._end(owner)
             self._fabric.power_lost(owner, self.host)
-        self.files = self.files.power_cut(self._dice)
-        self.disk_is_bad = False
+        self._reboot()
 
     def pause(self) -> None:
         if self.owner is not None:

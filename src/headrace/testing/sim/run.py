@@ -28,15 +28,16 @@ def simulate(
     faults: bool = True,
     variant: str | None = None,
     rot: bool | None = None,
+    plain: bool = False,
 ) -> Report:
     """One history. Raises what it finds."""
     rot = variant == "truncate on bad CRC" if rot is None else rot
-    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant, rot=rot)).run()
+    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant, rot=rot, plain=plain)).run()
 
 
-def replay_command(seed: int, nodes: int, variant: str | None = None) -> str:
-    broken = f" --variant {variant!r}" if variant else ""
-    return f"python -m headrace.testing.sim --seed {seed} --nodes {nodes}{broken}"
+def replay_command(seed: int, nodes: int, variant: str | None = None, *, plain: bool = False) -> str:
+    more = (f" --variant {variant!r}" if variant else "") + (" --plain" if plain else "")
+    return f"python -m headrace.testing.sim --seed {seed} --nodes {nodes}{more}"
 
 
 def campaign(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.apis import fetch
+from headrace.broker.configs import Configs
 from headrace.broker.group_shard import GroupShard
 from headrace.broker.partition import Partition
 from headrace.broker.quorum import Consensus
@@ -32,6 +33,7 @@ class Variant:
     patches: Callable[[], list[tuple[Any, str, Any]]]
     faults: tuple[str, ...] = ()
     flags: tuple[tuple[str, str], ...] = ()  # settings that help
+    flush: str = "ack"
 
 
 def _ack_before_save() -> list[tuple[Any, str, Any]]:
@@ -149,6 +151,10 @@ def _votes_twice() -> list[tuple[Any, str, Any]]:
     return [(Role, "_may_vote_for", lambda *_: True)]
 
 
+def _elects_who_lost_unsynced_bytes() -> list[tuple[Any, str, Any]]:
+    return [(Configs, "synced", lambda *_: True)]
+
+
 VARIANTS: Final[dict[str, Variant]] = {
     "ack before save": Variant(1, _ack_before_save, ("lose_power", "slow_disk")),
     "no dedup restore": Variant(1, _no_dedup_restore, ("kill", "lose_power")),
@@ -163,6 +169,9 @@ VARIANTS: Final[dict[str, Variant]] = {
         3, _watermark_from_the_leader_alone, ("isolate", "kill", "cut_one_way")
     ),
     "unclean election": Variant(5, _unclean_election, ("strand", "isolate", "kill")),
+    "elects who lost unsynced bytes": Variant(
+        3, _elects_who_lost_unsynced_bytes, ("lose_power", "kill", "terminate"), flush="os"
+    ),
 }
 
 

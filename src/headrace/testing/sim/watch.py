@@ -36,9 +36,11 @@ class Watch:
     def __init__(self, world: World) -> None:
         self._world = world
         self._terms: dict[int, int] = {}
-        self._epochs: dict[tuple[str, int, int], int] = {}
+        self._epochs: dict[tuple[str, int, int, Any], int] = {}
         self._entries: dict[int, tuple[int, int]] = {}
         self._images: dict[int, tuple[int, int]] = {}
+        self.newest_image: Image | None = None
+        self._newest = -1
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -53,6 +55,8 @@ class Watch:
         def watched_apply(controller: Controller, entry: Any) -> None:
             self._applies(controller.quorum.node_id, entry)
             apply(controller, entry)
+            if entry.index > self._newest:
+                self._newest, self.newest_image = entry.index, controller.image
 
         def watched_restore(controller: Controller, snapshot: Any) -> None:
             restore(controller, snapshot)
@@ -79,7 +83,7 @@ class Watch:
             self._fail(f"nodes {self._terms[term]} and {node_id} lead term {term}")
 
     def _leads_partition(self, partition: Partition, record: Any) -> None:
-        key = (partition.topic, partition.index, record.leader_epoch)
+        key = (partition.topic, partition.index, record.leader_epoch, partition.topic_id)
         if key not in self._epochs:
             self._world.note(f"node {record.leader} leads {key[0]}-{key[1]} epoch {key[2]}")
             self._world.history.count("epochs led")

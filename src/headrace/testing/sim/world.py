@@ -30,6 +30,7 @@ from headrace.testing.sim.history import History, Violation
 from headrace.testing.sim.loop import OWNER, Owner, SimLoop
 from headrace.testing.sim.machine import PORT, Machine
 from headrace.testing.sim.network import Fabric, SimNetwork
+from headrace.testing.sim.power import Power
 from headrace.testing.sim.producers import Copier, IdempotentProducer, TransactionalProducer
 from headrace.testing.sim.variants import VARIANTS, broken
 from headrace.testing.sim.watch import Watch
@@ -52,6 +53,7 @@ class Options:
     rot: bool = False  # bits turn on the disk: a broker must then refuse, and cannot go on
     simple: bool = False  # idempotent producers only, on topics of one replica
     replication: int | None = None  # factor of the topics; None: as many as there are nodes, 3 at most
+    plain: bool = False  # only what the first histories had: every acknowledgement synced
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,14 @@ class World:
         self._ran: dict[asyncio.Task[Any], None] = {}
         self.watch = Watch(self)
         self.clock = SimClock(self.loop.time)
+        self.power = Power(self)
+        self.flush = self._draw_flush()
         self.internal_partitions = self.dice.choice((1, 1, 2))
         self.machines = [self._machine(number) for number in range(1, options.nodes + 1)]
         self.min_insync = self.dice.choice((1, 2)) if self.replication > 1 else 1
+        if self.flush != "ack":
+            self.min_insync = 2
+            self.history.count(f"worlds with flush={self.flush}")
         self.topics = {"orders": 2, "bills": 1}
         self.clients: list[Client] = []
         self.producers: list[IdempotentProducer] = []
@@ -95,8 +102,19 @@ class World:
     def _stream(self, name: str) -> Random:
         return Random(f"{self.options.seed}/{name}")
 
+    def _draw_flush(self) -> str:
+        """How acknowledgements wait for disks. From a stream of its own: what was drawn before stays as it was."""
+        options = self.options
+        if options.variant is not None:
+            return VARIANTS[options.variant].flush
+        if options.plain or options.simple or options.rot or options.nodes < 3:
+            return "ack"
+        return self._stream("flush").choice(("ack", "ack", "ack", "ack", "os", "os", "interval"))
+
     def _machine(self, node_id: int) -> Machine:
         flags = {
+            "storage.flush": self.flush,
+            "storage.flush_interval_ms": "300",
             "group.offsets_partitions": str(self.internal_partitions),
             "transactions.partitions": str(self.internal_partitions),
             "group.initial_rebalance_delay_ms": "0",
