@@ -61,7 +61,7 @@ def test_histories_are_eventful() -> None:
     assert sum(count for name, count in facts.items() if name.startswith("fault: ")) > 15
 
 
-def test_some_histories_acknowledge_what_is_in_memory_only_and_lose_power() -> None:
+def test_some_histories_have_what_only_some_have() -> None:
     facts: dict[str, int] = {}
     for seed in (0, 6, 8, 18):
         for name, count in simulate(seed, nodes=3).facts.items():
@@ -69,6 +69,8 @@ def test_some_histories_acknowledge_what_is_in_memory_only_and_lose_power() -> N
     assert facts["worlds with flush=os"] > 0
     assert facts["worlds with flush=interval"] > 0
     assert facts["unsynced logs cut"] > 0
+    assert facts["lives of a topic"] > 3
+    assert facts["read in lives of a topic"] > 10
 
 
 def test_the_same_seed_is_the_same_history_whatever_the_hash_seed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from headrace.testing.sim import rebirth
 from headrace.testing.sim.admin import CONFIG
 from headrace.testing.sim.consumers import read_all
 from headrace.testing.sim.history import Violation
@@ -76,6 +77,8 @@ class Finale:
             member.running = False
         if world.admin is not None:
             world.admin.running = False
+        if world.phoenix is not None:
+            world.phoenix.running = False
         await world.until("everybody to end", lambda: not world.is_busy, 30)
 
     async def _end_of(self, partition: Partition) -> tuple[int, int]:
@@ -104,6 +107,8 @@ class Finale:
             history.check_log(partition, committed, committed=True)
             visible |= {value: (partition, offset) for offset, value in committed if value is not None}
         history.check_transactions(visible)
+        if world.phoenix is not None:
+            world.phoenix.check((await self._read(rebirth.PLACE, committed_only=False))[0])
         for copier in world.copiers:
             self._check_copies(copier.source, copier.target)
 

@@ -32,6 +32,7 @@ from headrace.testing.sim.machine import PORT, Machine
 from headrace.testing.sim.network import Fabric, SimNetwork
 from headrace.testing.sim.power import Power
 from headrace.testing.sim.producers import Copier, IdempotentProducer, TransactionalProducer
+from headrace.testing.sim.rebirth import Phoenix
 from headrace.testing.sim.variants import VARIANTS, broken
 from headrace.testing.sim.watch import Watch
 
@@ -98,6 +99,7 @@ class World:
         self.copiers: list[Copier] = []
         self.members: list[Member] = []
         self.admin: Admin | None = None
+        self.phoenix: Phoenix | None = None
 
     def _stream(self, name: str) -> Random:
         return Random(f"{self.options.seed}/{name}")
@@ -316,10 +318,23 @@ class World:
         if len(self.machines) > 1:
             self.admin = Admin(self.client("ada"), self.history, "bills")
             self.spawn(Owner("ada"), self.admin.run())
+        self._begin_more_clients()
         for name in ("mia", "max"):
             member = Member(self.client(name), self.history, "readers", orders)
             self.members.append(member)
             self.spawn(Owner(name), member.run())
+
+    def _begin_more_clients(self) -> None:
+        """What later histories have beyond the first, some of it each, from a stream of its own."""
+        if self.options.plain or self.options.variant is not None or self.options.rot:
+            return
+        extras = self._stream("extras")
+        if extras.random() < 0.35:
+            client, reader = self.client("pia"), self.client("pit")
+            now_ms, factor = self.clock.now_ms, self.replication
+            self.phoenix = Phoenix(client, reader, self.history, now_ms, factor=factor, in_sync=self.min_insync)
+            self.spawn(Owner("pia"), self.phoenix.run())
+            self.spawn(Owner("pit"), self.phoenix.read())
 
     async def _heal(self) -> None:
         self.fabric.heal_all()
