@@ -228,6 +228,16 @@ def test_local_masters_retry_and_others_are_left_alone() -> None:
     assert settings("x", "local[2]", {"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
 
 
+def test_the_users_collector_and_options_win() -> None:
+    name = "spark.driver.extraJavaOptions"
+    ours = settings("x", "local[2]", {})[name]
+    theirs = settings("x", "local[2]", {name: "-XX:+UseG1GC -Xss4m"})[name]
+    assert "-XX:+UseParallelGC" in ours
+    assert "-XX:+UseParallelGC" not in theirs
+    assert theirs.endswith("-XX:+UseG1GC -Xss4m")
+    assert "UseParallelGC" not in settings("x", "spark://a:7077", {})[name]
+
+
 # shapes of values
 
 

@@ -5,6 +5,8 @@ Rules:
 - Nothing but our own words reaches the terminal: the JVM and the Python workers write to a log file, and only errors.
 - Workers run this Python, and local ones are forked with the decoder ready. Arrow is on. `local[N]` retries a failed
   task, as a cluster does.
+- The JVM reads what the workers made: Arrow does not check every byte of it again, and a local session's collector
+  is the one for throughput. Together a third of the CPU time of a row (docs/performance.md).
 - Checkpoints of local masters are written by plain rename: three times faster, and one driver is all there is.
 - What is missing (pyspark, its version, Java) is one sentence with its remedy.
 """
@@ -33,6 +35,8 @@ OLDEST_PYSPARK: Final = (4, 2)
 TASK_FAILURES: Final = 4
 _RENAMING: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _QUIET: Final = Path(__file__).with_name("log4j2.properties")
+_UNCHECKED_ARROW: Final = "-Darrow.enable_unsafe_memory_access=true"
+_COLLECTOR: Final = "-XX:+UseParallelGC"
 _LAST_LINES: Final = 3
 _WORKER: Final = """#!/bin/sh
 kept=
@@ -83,7 +87,6 @@ def settings(name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_QUIET.as_uri()}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "16384",
@@ -99,10 +102,15 @@ def settings(name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.python.daemon.module": "headrace.spark.daemon",
         }
-    extra = conf.get("spark.driver.extraJavaOptions")
     found.update(conf)
-    if extra:
-        found["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_QUIET.as_uri()} {extra}"
+    driver, executor = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+    given = conf.get(driver, "")
+    own = [f"-Dlog4j2.configurationFile={_QUIET.as_uri()}", _UNCHECKED_ARROW]
+    if local and not re.search(r"-XX:\+Use\w+GC\b", given):  # Java does not take two
+        own.append(_COLLECTOR)
+    # Ours first: of two equal properties Java takes the last.
+    found[driver] = " ".join([*own, given]).rstrip()
+    found[executor] = f"{_UNCHECKED_ARROW} {conf.get(executor, '')}".rstrip()
     return found
 
 
