@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from headrace.apis import fetch
+from headrace.apis.api import Context, Encoded
 from headrace.broker import decisions
 from headrace.broker.replication import Throttle
 from headrace.core.errors import ApiError, CorruptionError, ErrorCode
 from headrace.testing.files import FaultyFiles
-from headrace.testing.replicas import TOPIC, ReplicaCluster
+from headrace.testing.replicas import TOPIC, ReplicaCluster, ReplicaNode
+from headrace.wire import messages
 
 DURABLE: dict[str, Any] = {"flush": "ack"}
 
@@ -275,6 +278,92 @@ def test_a_damaged_replica_is_copied_anew_once_nobody_counts_on_it(in_sync: bool
         cluster.decide(*decisions.unfence(cluster.image, 3, decisions.Standard()))
         await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
         assert node.values() == cluster.nodes[1].values()
+
+    cluster.run(scenario())
+
+
+async def read_by_a_client(node: ReplicaNode) -> int:
+    """The error code of a Fetch that has to come from the disk."""
+    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**6}
+    fields = {"max_wait": 0, "min_bytes": 1, "max_bytes": 10**6, "isolation_level": 0, "session_id": 0}
+    fields |= {"session_epoch": -1, "topics": [{"topic": TOPIC, "partitions": [part]}], "rack_id": ""}
+    fields |= {"forgotten_topics_data": []}
+    request = messages.decode_request(1, 12, messages.encode_request(1, 12, fields), 0)
+    outcome = fetch.handle(Context(node.service, 12, "", "h"), request)
+    encoded = outcome if isinstance(outcome, Encoded) else await outcome
+    answer = messages.decode_response(1, 12, b"".join(encoded.parts), 0)
+    return int(answer.responses[0].partitions[0].error_code)
+
+
+def test_a_leader_whose_read_finds_damage_lets_others_lead_and_copies_theirs() -> None:
+    cluster = three(**DURABLE)
+    cluster.new_files = FaultyFiles
+
+    async def scenario() -> None:
+        await cluster.start()
+        for _ in range(20):
+            await cluster.nodes[1].produce(b"a" * 100)
+        whole, node = cluster.nodes[1].values(), cluster.nodes[1]
+        [path] = [path for path in node.files.paths() if path.endswith(".log")]
+        node.files.flip(path, 8 * 700)
+        node.get().log._shelf.active.unseen_bytes = 10**6  # as if it had been there at the start
+        assert await read_by_a_client(node) == ErrorCode.corrupt_message
+        await cluster.until(lambda: bool(node.partitions.faults))
+        assert not node.partitions.is_fit, "it asks to be fenced, beat after beat"
+        assert await read_by_a_client(node) == ErrorCode.kafka_storage_error
+        cluster.decide(*decisions.fence(cluster.image, 1, decisions.Standard()))
+        await node.partitions.settled()
+        assert cluster.record().leader == 2
+        assert not node.partitions.faults and node.partitions.is_fit
+        await cluster.nodes[2].produce(b"b")
+        cluster.decide(*decisions.unfence(cluster.image, 1, decisions.Standard()))
+        await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
+        assert node.values() == [*whole, (20, b"b")]
+        assert node.files.names("stray") == ["orders-0"], "what was damaged is kept"
+
+    cluster.run(scenario())
+
+
+def test_a_leader_that_nobody_follows_in_sync_serves_what_is_whole() -> None:
+    cluster = three(**DURABLE)
+    cluster.new_files = FaultyFiles
+
+    async def scenario() -> None:
+        await cluster.start()
+        for _ in range(20):
+            await cluster.nodes[1].produce(b"a" * 100)
+        node = cluster.nodes[1]
+        for other in (2, 3):
+            cluster.decide(*decisions.fence(cluster.image, other, decisions.Standard()))
+        [path] = [path for path in node.files.paths() if path.endswith(".log")]
+        node.files.flip(path, 8 * 700)
+        node.get().log._shelf.active.unseen_bytes = 10**6
+        for _ in range(3):
+            assert await read_by_a_client(node) == ErrorCode.corrupt_message
+            await asyncio.sleep(0.1)
+        assert node.partitions.is_fit and not node.partitions.faults
+        await node.produce(b"b")
+
+    cluster.run(scenario())
+
+
+def test_damage_that_is_gone_when_looked_at_again_changes_nothing() -> None:
+    cluster = three(**DURABLE)
+    cluster.new_files = FaultyFiles
+
+    async def scenario() -> None:
+        await cluster.start()
+        for _ in range(20):
+            await cluster.nodes[1].produce(b"a" * 100)
+        node = cluster.nodes[1]
+        [path] = [path for path in node.files.paths() if path.endswith(".log")]
+        node.files.flip(path, 8 * 700)
+        node.get().log._shelf.active.unseen_bytes = 10**6
+        assert await read_by_a_client(node) == ErrorCode.corrupt_message
+        node.files.flip(path, 8 * 700)  # back
+        await asyncio.sleep(0.1)
+        assert node.partitions.is_fit and not node.partitions.faults
+        assert await read_by_a_client(node) == ErrorCode.none
 
     cluster.run(scenario())
 

@@ -64,7 +64,7 @@ class Reading:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, UUID | None], list[FetchedPartition]] = {}
         self.watched: list[Partition] = []
-        self.cold: list[tuple[list[FetchedPartition], int, Span]] = []
+        self.cold: list[tuple[list[FetchedPartition], int, Span, Partition]] = []
         self.size_bytes = 0
         self.failed = False
 
@@ -126,6 +126,7 @@ def _read(
     left = max_bytes
     for want in wanted:
         rows = reading.rows.setdefault((want.topic or "", want.topic_id), [])
+        found: tuple[Partition, Span] | None = None
         try:
             partition = _partition(ctx, want)
             if copier is not None and not again and (row := _note(partition, want, copier)) is not None:
@@ -142,19 +143,22 @@ def _read(
                 span = log.locate(want.offset, limit, limit_offset)
                 if span is not None and reading.size_bytes and span.size_bytes > limit:
                     span = None
-            data: bytes | None = b"" if span is None else span.read_now()
+            data: bytes | None = b""
+            if span is not None:
+                found = partition, span
+                data = span.read_now()
         except ApiError as error:
             reading.failed = True
             rows.append(_refused(ctx, want, error))
             continue
         except StorageError as error:
             reading.failed = True
-            rows.append(_refused(ctx, want, _storage_fault(error)))
+            rows.append(_refused(ctx, want, _storage_fault(ctx, error, found)))
             continue
         size_bytes = 0 if span is None else span.size_bytes
         if data is None:
             assert span is not None
-            reading.cold.append((rows, len(rows), span))
+            reading.cold.append((rows, len(rows), span, partition))
             data = b""
         partition.traffic.bytes_out += size_bytes
         partition.traffic.fetch_requests += 1
@@ -193,8 +197,10 @@ def _note(partition: Partition, want: Wanted, copier: Copier) -> FetchedPartitio
     return FetchedPartition(want.partition, 0, partition.high_watermark, -1, start_offset, diverging_epoch=parts)
 
 
-def _storage_fault(error: StorageError) -> ApiError:
+def _storage_fault(ctx: Context, error: StorageError, found: tuple[Partition, Span] | None) -> ApiError:
     corrupt = isinstance(error, CorruptionError)
+    if corrupt and found is not None:
+        ctx.service.partitions.suspect(*found)
     return ApiError(ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error, str(error))
 
 
@@ -205,14 +211,14 @@ def _refused(ctx: Context, want: Wanted, error: ApiError) -> FetchedPartition:
 
 async def _warm(ctx: Context, reading: Reading) -> Encoded:
     """Read what only the disk has."""
-    for rows, place, span in reading.cold:
+    for rows, place, span, partition in reading.cold:
         row = rows[place]
         try:
             rows[place] = row._replace(records=await ctx.service.workers.run(span.read))
         except ApiError as error:
             rows[place] = row._replace(error_code=error.code)
         except StorageError as error:
-            rows[place] = row._replace(error_code=_storage_fault(error).code)
+            rows[place] = row._replace(error_code=_storage_fault(ctx, error, (partition, span)).code)
     return _encode(ctx, reading)
 
 

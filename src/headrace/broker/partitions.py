@@ -11,6 +11,8 @@ Rules:
 - A log that cannot be opened is offline: its partition answers KAFKA_STORAGE_ERROR, the others go on. If it is damaged
   and others are in sync, it is set aside and copied anew; but not before this node has left the in-sync set, lest it be
   elected with an empty log. To get there it is not `is_fit` for a while.
+- The same becomes of a log in which a read finds damage, if it is there when looked at again. If nobody else is in sync
+  it stays: what is whole is served, what is damaged is not.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from headrace.broker.partition import Partition
@@ -35,9 +37,12 @@ if TYPE_CHECKING:
     from headrace.broker.image import Image, PartitionRecord, TopicImage
     from headrace.core.counters import Counters
     from headrace.core.ports import Clock, Files, Workers
+    from headrace.storage.span import Span
     from headrace.storage.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
+
+REST_SECONDS: Final = 0.01
 
 Place = tuple[str, int]  # topic and partition
 
@@ -83,6 +88,8 @@ class Partitions:
         self._is_registered = False
         self._opening: dict[Place, UUID] = {}
         self._closing: deque[Partition] = deque()
+        self._given_up: dict[Place, Partition] = {}  # damaged: to be at rest before another log is opened there
+        self._suspects: dict[Partition, asyncio.Task[None]] = {}
         self._changes: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[Partition]:
@@ -182,8 +189,7 @@ class Partitions:
                 if partition is not None:
                     self._drop(partition)
                 self._opening.pop(place, None)
-                self._faults.pop(place, None)
-                self._damaged.pop(place, None)
+                self._forget_faults(place)
             elif partition is not None:
                 self._assign(partition, record)
             elif place not in self._faults or (place in self._damaged and self._may_copy_anew(record)):
@@ -226,6 +232,42 @@ class Partitions:
         if isinstance(error, DiskFailedError) and partition.log.config.storage == "disk":
             self._disk_failed(error)
 
+    def suspect(self, partition: Partition, span: Span) -> None:
+        """A read has found damage. Look again; and if it is so, let others lead who are in sync, and copy ours anew."""
+        if partition not in self._suspects and self._others_have(partition):
+            looking = asyncio.get_running_loop().create_task(self._look_again(partition, span), name="damage")
+            self._suspects[partition] = looking
+
+    async def _look_again(self, partition: Partition, span: Span) -> None:
+        try:
+            await self._workers.run(span.read)
+        except CorruptionError as error:
+            if self._others_have(partition):
+                self._give_up(partition, error)
+        except (ApiError, StorageError):
+            pass  # it was removed meanwhile, or the disk fails: that is for others to say
+        finally:
+            self._suspects.pop(partition, None)
+
+    def _others_have(self, partition: Partition) -> bool:
+        """Whether a replica of ours is in sync, and not the only one."""
+        record = partition.record
+        is_ours = self.replica(partition.topic, partition.index) is partition and record is not None
+        return is_ours and record is not None and self.node_id in record.isr and len(record.isr) > 1
+
+    def _give_up(self, partition: Partition, error: CorruptionError) -> None:
+        place = partition.topic, partition.index
+        about = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
+        logger.error("a log is damaged: another replica shall lead, and ours be copied from it", extra=about)
+        self._faults[place] = str(error)
+        self._damaged[place] = None
+        self._given_up[place] = partition
+        del self._replicas[partition.topic][partition.index]
+        self._leaders.get(partition.topic, {}).pop(partition.index, None)
+        partition.fail(error)
+        partition.retire()
+        self._tell(partition)
+
     def _disk_failed(self, error: StorageError) -> None:
         if self.disk_fault is None:
             self.disk_fault = error
@@ -253,6 +295,8 @@ class Partitions:
                 continue  # the image moved on while it was being opened: two logs of one place would tear each other
             assert self._image is not None
             topic = self._image.topics[place[0]]
+            if (old := self._given_up.pop(place, None)) is not None:
+                await self._at_rest(old)
             config, anew = self._config(topic, self._image), place in self._damaged
             self._damaged.pop(place, None)
             opened = await self._workers.run(partial(self._open, *place, topic_id, config, anew=anew))
@@ -262,6 +306,12 @@ class Partitions:
                 self._adopt(now, record, opened)
             elif isinstance(opened, Log):
                 await self._workers.run(partial(_quietly, opened.delete))
+
+    async def _at_rest(self, partition: Partition) -> None:
+        """Until no worker writes to its files any more, and they are closed."""
+        while partition.log.busy:
+            await asyncio.sleep(REST_SECONDS)
+        await self._workers.run(partial(_quietly, partition.log.close))
 
     def _config(self, topic: TopicImage, image: Image) -> TopicConfig:
         return self._configs.topic_config(topic.configs, image)
@@ -314,8 +364,7 @@ class Partitions:
 
     def _drop_topic(self, name: str) -> None:
         for key in [key for key in self._faults if key[0] == name]:
-            del self._faults[key]
-            self._damaged.pop(key, None)
+            self._forget_faults(key)
         for key in [key for key in self._opening if key[0] == name]:
             del self._opening[key]
         for partition in list(self._replicas.get(name, {}).values()):
@@ -323,6 +372,12 @@ class Partitions:
         self._counters.topics.pop(name, None)
         self._replicas.pop(name, None)
         self._leaders.pop(name, None)
+
+    def _forget_faults(self, place: Place) -> None:
+        self._faults.pop(place, None)
+        self._damaged.pop(place, None)
+        if (old := self._given_up.pop(place, None)) is not None:
+            self._closing.append(old)
 
     def _drop(self, partition: Partition) -> None:
         """We have no replica of it any more."""
