@@ -15,7 +15,7 @@ from headrace.broker.replication import Throttle
 from headrace.core.errors import ApiError, CorruptionError, ErrorCode
 from headrace.testing.files import FaultyFiles
 from headrace.testing.replicas import TOPIC, ReplicaCluster, ReplicaNode
-from headrace.wire import messages
+from headrace.wire import batch, messages
 
 DURABLE: dict[str, Any] = {"flush": "ack"}
 
@@ -245,8 +245,33 @@ def test_a_damaged_batch_is_never_copied() -> None:
         data[7] = 1  # offset 1
         data[-1] ^= 1
         with pytest.raises(CorruptionError):
-            follower.append_copied(bytes(data))
+            follower.append_copied(bytes(data), 1)
         assert follower.log.end_offset == 1
+
+    cluster.run(scenario())
+
+
+def at_offset(offset: int, *values: bytes) -> bytes:
+    """A batch as the leader of epoch 0 has it."""
+    data = bytearray(batch.build([(None, value) for value in values], timestamp_ms=1))
+    data[:8] = offset.to_bytes(8, "big")
+    data[12:16] = (0).to_bytes(4, "big")
+    return bytes(data)
+
+
+def test_offsets_may_be_missing_only_in_what_is_committed() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        follower = cluster.nodes[2].get()
+        for data in (at_offset(5, b"x"), at_offset(1, b"b") + at_offset(5, b"x")):
+            with pytest.raises(ApiError, match="to 4 are missing and not committed"):
+                follower.append_copied(data, 4)
+            assert follower.log.end_offset == 1
+        follower.append_copied(at_offset(1, b"b") + at_offset(5, b"x") + at_offset(6, b"y"), 5)
+        assert [offset for offset, _ in cluster.nodes[2].values()] == [0, 1, 5, 6]
 
     cluster.run(scenario())
 

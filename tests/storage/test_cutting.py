@@ -39,7 +39,9 @@ def copied(base_offset: int, epoch: int, *values: bytes, producer_id: int = -1, 
 
 def fill(log: Log, count: int, epoch: int = 0) -> None:
     for number in range(count):
-        append_copied(log, copied(log.end_offset, epoch, b"%d" % number), leader_epoch=epoch, now_ms=1)
+        append_copied(
+            log, copied(log.end_offset, epoch, b"%d" % number), leader_epoch=epoch, high_watermark=100, now_ms=1
+        )
 
 
 @pytest.mark.parametrize("offset", [5, 100, 1000])
@@ -103,8 +105,8 @@ def test_compaction_looks_again_at_what_comes_after_a_cut() -> None:
 def test_gaps_of_a_compacted_leader_are_kept_through_a_crash() -> None:
     files = FaultyFiles()
     log = reopen(files)
-    append_copied(log, copied(0, 0, b"a"), leader_epoch=0, now_ms=1)
-    append_copied(log, copied(10, 0, b"b") + copied(25, 1, b"c"), leader_epoch=1, now_ms=1)
+    append_copied(log, copied(0, 0, b"a"), leader_epoch=0, high_watermark=100, now_ms=1)
+    append_copied(log, copied(10, 0, b"b") + copied(25, 1, b"c"), leader_epoch=1, high_watermark=100, now_ms=1)
     sync(log)
     after = reopen(files.killed())
     assert after.end_offset == 26
@@ -114,8 +116,8 @@ def test_gaps_of_a_compacted_leader_are_kept_through_a_crash() -> None:
 
 def test_a_cut_takes_back_what_producers_have_done_since() -> None:
     log = reopen(FaultyFiles())
-    append_copied(log, copied(0, 0, b"a"), leader_epoch=0, now_ms=1)
-    append_copied(log, copied(1, 0, b"b", producer_id=7), leader_epoch=0, now_ms=1)
+    append_copied(log, copied(0, 0, b"a"), leader_epoch=0, high_watermark=100, now_ms=1)
+    append_copied(log, copied(1, 0, b"b", producer_id=7), leader_epoch=0, high_watermark=100, now_ms=1)
     sync(log)
     assert log.producers.is_open(7, 0)
     log.truncate(1, now_ms=1)

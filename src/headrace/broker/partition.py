@@ -236,10 +236,14 @@ class Partition:
 
     # ------------------------------------------------------------------ following
 
-    def append_copied(self, data: bytes) -> None:
-        """Append batches of our leader, as they are. Raises StorageError; CorruptionError: they are not whole."""
+    def append_copied(self, data: bytes, high_watermark: int) -> None:
+        """Append batches of our leader, as they are, with the high watermark that came with them.
+
+        Raises StorageError; CorruptionError: they are not whole; ApiError: offsets are missing that should not be.
+        """
+        now_ms = self._clock.now_ms()
         try:
-            append_copied(self.log, data, leader_epoch=self.leader_epoch, now_ms=self._clock.now_ms())
+            append_copied(self.log, data, leader_epoch=self.leader_epoch, high_watermark=high_watermark, now_ms=now_ms)
         except CorruptionError:
             raise  # what was sent is damaged, and nothing else
         except StorageError as error:

@@ -3,7 +3,8 @@
 Rules:
 - One `Fetcher` per leader node: one request asks for all partitions that it leads and we follow; the leader answers as
   soon as it has something, so that a record is on its way to us before it is synced there.
-- Batches are appended as they are. A batch that is damaged, or does not fit, is never appended.
+- Batches are appended as they are. A batch that is damaged, or does not fit, is never appended. Offsets may be missing
+  only below the leader's high watermark: nothing else is compacted.
 - To ask for an offset says that we have everything below. So where the topic wants it synced, it is, before we ask on.
 - If our log parts from the leader's it is cut, as `isr.divergence` says, and we ask again. A log that ends before the
   leader's begins is begun anew.
@@ -278,7 +279,9 @@ class Fetcher:
         elif part.diverging_epoch.epoch >= 0:
             await self._cut(copy, EpochEnd(part.diverging_epoch.epoch, part.diverging_epoch.end_offset))
         elif part.records:
-            await self._append(copy, bytes(part.records))
+            if part.log_start_offset > copy.offset:
+                raise ApiError(ErrorCode.offset_out_of_range, "The leader's log begins after what it sent.")
+            await self._append(copy, bytes(part.records), part.high_watermark)
             if partition.durable_ack:
                 unsynced.append((copy, part))
                 return
@@ -291,7 +294,7 @@ class Fetcher:
         if copy.partition.learn(part.high_watermark, part.log_start_offset):
             self._crew.flusher.request(copy.partition)
 
-    async def _append(self, copy: Copy, data: bytes) -> None:
+    async def _append(self, copy: Copy, data: bytes, high_watermark: int) -> None:
         partition, log = copy.partition, copy.partition.log
         first = next(batch.headers(data), None)
         if first is not None and first.base_offset < log.end_offset == log.start_offset:
@@ -299,7 +302,10 @@ class Fetcher:
             await self._work(copy, partial(cutting.restart, log, first.base_offset, now_ms=self._crew.clock.now_ms()))
             if not copy.is_current:
                 return
-        partition.append_copied(data)
+        gaps_below = log.mark.gaps_below
+        partition.append_copied(data, high_watermark)
+        if log.mark.gaps_below > gaps_below and not log.config.compacts:
+            self._report(copy, "offsets are missing, and the topic is not compacted (any more)", log.mark.gaps_below)
         record = partition.record
         if record is not None and self._crew.node_id in record.adding:
             self._crew.throttle.took(len(data), self._loop.time())
