@@ -189,6 +189,7 @@ class Node:
         partitions.load(service.image)
         controller.subscribe(partitions.changed, settled=partitions.settled)
         controller.subscribe(service.groups.changed)
+        controller.subscribe(service.departures.changed)
         controller.subscribe(Tally(record.node_id, self._counters.cluster).changed)
         undo.push_async_callback(service.flusher.drain)
         self._copy(service)
@@ -264,8 +265,10 @@ class Node:
         controller, undo = service.controller, self._undo
         quorum = controller.quorum
         timeout_s = self._settings.cluster.election_ms / 1000
-        post = Post(self._links, quorum.unreachable, timeout_s=timeout_s, refused=self._nodes.refused)
+        post = Post(self._links, quorum.unreachable, timeout_s=timeout_s)
         quorum.send = post.send
+        service.departures.on_refusal = (self._nodes.refused, quorum.doubt)
+        self._links.on_contact = service.departures.contact
         undo.push_async_callback(post.close)
         controller.start()
         undo.push_async_callback(self._nodes.stop)

@@ -16,6 +16,7 @@ import pytest
 from headrace.apis.api import Api, Context
 from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
+from headrace.broker.departures import Departures
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord
 from headrace.broker.raft_storage import UnsavedStorage
 from headrace.broker.topics import NewTopic, Topics
@@ -71,6 +72,7 @@ class AdminService:
         self.cluster_id = "a-cluster"
         self.controller_id = 1
         self.data_dir = "/data"
+        self.departures = Departures()
         self.node = BrokerRecord(1, "host1", 9092, "rack1")
         self.partitions = ImagePartitions(self.controller)
         others = [BrokerRecord(n, f"host{n}", 9092) for n in range(2, brokers + 1)]

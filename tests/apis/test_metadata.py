@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
 from headrace.apis.metadata import API
-from headrace.broker.image import PartitionRecord
+from headrace.broker.departures import LINGER_S
+from headrace.broker.image import BrokerRecord, PartitionRecord
 from headrace.broker.topics import NewTopic
 from headrace.core.errors import ErrorCode
 
@@ -145,6 +147,38 @@ def test_authorized_operations_are_told_when_asked_for(admin, version, asked):
     assert answer.topics[0].topic_authorized_operations == (ALL_TOPIC_OPERATIONS if asked else NOT_ASKED)
     if version <= 10:
         assert answer.cluster_authorized_operations == (ALL_CLUSTER_OPERATIONS if asked else NOT_ASKED)
+
+
+def test_a_node_that_was_just_fenced_is_still_told_and_one_that_is_long_gone_is_not(make_admin, monkeypatch):
+    admin = make_admin(brokers=3)
+    departures = admin.service.departures
+    monkeypatch.setattr(departures, "_now", lambda: 100.0)
+    admin.service.controller.subscribe(departures.changed)
+    admin.propose(BrokerRecord(2, "host2", 9092, fenced=True))
+    assert [node.node_id for node in admin.call(API, 12, topics=[]).brokers] == [1, 2, 3]
+    monkeypatch.setattr(departures, "_now", lambda: 100.0 + LINGER_S)
+    assert [node.node_id for node in admin.call(API, 12, topics=[]).brokers] == [1, 3]
+
+
+def test_an_answer_waits_for_the_leaders_that_were_asked_for(make_admin, monkeypatch):
+    admin = make_admin(brokers=2)
+    admin.create(NewTopic("here"), NewTopic("there"))
+    admin.propose(PartitionRecord("there", 0, replicas=(2,), isr=(2,), leader=2, leader_epoch=1))
+    waited = []
+
+    async def settled(leaders):
+        waited.append(set(leaders()))
+
+    departures = SimpleNamespace(is_in_doubt=True, settled=settled, lingers=lambda node: False)
+    monkeypatch.setattr(admin.service, "departures", departures)
+    there = admin.image.topics["there"].topic_id
+    here = admin.image.topics["here"].partitions[0].leader
+    for topics in (named("there", "nowhere"), named("here"), [{"name": None, "topic_id": there}], None):
+        admin.call(API, 12, topics=topics, allow_auto_topic_creation=False)
+    assert waited == [{2}, {here}, {here, 2}, {here, 2}]
+    departures.is_in_doubt = False
+    admin.call(API, 12, topics=None)
+    assert len(waited) == 4
 
 
 def test_a_partition_without_leader_says_so_and_names_its_offline_replicas(admin):

@@ -255,6 +255,49 @@ def test_a_hint_alone_fences_nobody_that_beats(hint):
     run(scenario)
 
 
+def test_a_node_that_nobody_listens_for_is_fenced_as_soon_as_a_beat_is_overdue():
+    async def scenario():
+        hall = await three()
+        await hall.wait(hall.places[3].attendance.beat())
+        hall.now += 0.1
+        hall.leader.nodes.refused(3)
+        await hall.look(0.1)
+        assert not hall.leader.image.brokers[3].fenced
+        await hall.wait(hall.places[2].attendance.beat())
+        await hall.look(0.2)
+        assert [node.node_id for node in hall.leader.image.brokers.values() if node.fenced] == [3]
+
+    run(scenario)
+
+
+def test_a_beat_refutes_that_nobody_listens():
+    async def scenario():
+        hall = await three()
+        hall.leader.nodes.refused(3)
+        hall.now += 0.1
+        await hall.wait(hall.places[3].attendance.beat())
+        await hall.look(0.4)
+        await hall.look(0.4)
+        assert not hall.leader.image.brokers[3].fenced
+
+    run(scenario)
+
+
+def test_a_new_controller_fences_the_one_before_at_once_if_nobody_listens_there():
+    async def scenario():
+        hall = await three()
+        hall.assembly.down.add(1)
+        for node in (2, 3):
+            hall.places[node].nodes.refused(1)
+            hall.places[node].controller.quorum.doubt(1)
+        await hall.assembly.elect()
+        await hall.wait(hall.leader.attendance.beat())
+        await hall.assembly.tick(3)
+        assert [node.node_id for node in hall.leader.image.brokers.values() if node.fenced] == [1]
+
+    run(scenario)
+
+
 def test_a_controller_that_was_held_up_blames_nobody():
     async def scenario():
         hall = await three()

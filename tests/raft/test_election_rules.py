@@ -7,6 +7,7 @@ from random import Random
 import pytest
 from raft_stage import OPTIONS, Cluster, Solo
 
+from headrace.raft.follower import DOUBT_TICKS
 from headrace.raft.machine import Raft
 from headrace.raft.messages import (
     AppendEntries,
@@ -274,6 +275,61 @@ def test_nobody_votes_against_a_leader_it_hears_of(kind):
     assert server.term == 1
     server.tick(OPTIONS.election_ticks)
     assert server.step(kind(3, 1, 9, 9, 9)) != []
+
+
+def test_a_leader_that_is_doubted_is_protected_no_more_until_it_is_heard():
+    server = Solo(node_id=3, vote=None)
+    server.step(Heartbeat(2, 3, 1, 0, 0))
+    server.raft.doubt(1)  # somebody else
+    assert server.step(PreVote(1, 3, 2, 9, 9)) == []
+    server.raft.doubt(2)
+    assert server.raft.standing.leader is None
+    assert server.answer(PreVote(1, 3, 2, 9, 9), PreVoteReply).granted
+    server.step(Heartbeat(2, 3, 1, 0, 0))
+    assert server.raft.standing.leader == 2
+    assert server.step(PreVote(1, 3, 2, 9, 9)) == []
+    server.tick(OPTIONS.election_ticks - 1)
+    assert server.role is RoleName.FOLLOWER, "its patience is the old one"
+
+
+def test_voters_that_doubt_their_leader_hold_elections_one_after_the_other():
+    patience = {}
+    for node in (2, 3):
+        server = Solo(node_id=node)
+        server.step(Heartbeat(1, node, 1, 0, 0))
+        server.raft.doubt(1)
+        while server.role is RoleName.FOLLOWER:
+            server.tick()
+            patience[node] = patience.get(node, 0) + 1
+    assert patience == {2: DOUBT_TICKS, 3: 2 * DOUBT_TICKS}
+
+
+def test_a_server_without_a_vote_that_doubts_its_leader_waits():
+    server = Solo(node_id=4)
+    server.step(Heartbeat(1, 4, 1, 0, 0))
+    server.raft.doubt(1)
+    server.tick(3 * OPTIONS.election_ticks)
+    assert server.role is RoleName.FOLLOWER
+
+
+def test_leaders_and_candidates_doubt_nobody():
+    for server in (leader(), candidate()):
+        role = server.role
+        server.raft.doubt(2)
+        assert server.role is role
+
+
+def test_the_others_elect_soon_when_all_of_them_doubt_a_dead_leader():
+    cluster = Cluster(5)
+    cluster.elect(1)
+    cluster.beat(1)
+    cluster.cuts.add(1)
+    for node in (2, 3, 4, 5):
+        cluster[node].raft.doubt(1)
+    for _ in range(DOUBT_TICKS):
+        for node in (2, 3, 4, 5):
+            cluster.tick(node)
+    assert cluster[2].role is RoleName.LEADER
 
 
 def test_a_leader_ignores_candidates_while_it_hears_a_majority():

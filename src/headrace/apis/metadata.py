@@ -2,11 +2,13 @@
 
 Topics: null asks for all, an empty list for none (in version 0 an empty list asks for all). From version 12 on they can
 be named by id; versions 10 and 11 carry ids but refuse them, as Kafka does. A topic that does not exist is created if
-the request and the broker allow it (versions below 4 always allow it), and is answered ready to use. Nodes that are
-fenced are not told; a partition without a leader has leader -1 and LEADER_NOT_AVAILABLE.
+the request and the broker allow it (versions below 4 always allow it), and is answered ready to use. Nodes that have
+been fenced for a while are not told; a partition without a leader has leader -1 and LEADER_NOT_AVAILABLE. While the
+leader of a partition seems to have just died, the answer waits for the next one, for a moment (`broker/departures.py`).
 
-Differs from Kafka: a topic created by this request is in the answer at once, where Kafka answers
-LEADER_NOT_AVAILABLE and waits for the client to ask again. Internal topics are not created by asking for them.
+Differs from Kafka: a fenced node is not dropped at once, and an answer may wait for a leader, as said above. A topic
+created by this request is in the answer at once, where Kafka answers LEADER_NOT_AVAILABLE and waits for the client to
+ask again. Internal topics are not created by asking for them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ IDS_FROM = 12
 async def handle(ctx: Context, request: Any) -> Answer:
     asked = request.topics
     _check(ctx.version, asked)
+    departures = ctx.service.departures
+    if departures.is_in_doubt:
+        await departures.settled(lambda: _leaders(ctx.service.image, asked))
     topics: list[Answer]
     if asked is None or (ctx.version == 0 and not asked):
         image = ctx.service.image
@@ -42,13 +47,22 @@ async def handle(ctx: Context, request: Any) -> Answer:
         "brokers": [
             {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
             for broker in ctx.service.image.brokers.values()
-            if not broker.fenced
+            if not broker.fenced or departures.lingers(broker.node_id)
         ],
         "cluster_id": ctx.service.cluster_id,
         "controller_id": ctx.service.controller_id,
         "topics": topics,
         "cluster_authorized_operations": operations.ON_CLUSTER if cluster_asked else operations.NOT_ASKED,
     }
+
+
+def _leaders(image: Image, asked: Any) -> set[int]:
+    """Of the topics that are asked for; of all if it is easier to tell."""
+    if not asked or any(_id(topic) is not None for topic in asked):
+        found = list(image.topics.values())
+    else:
+        found = [topic for one in asked if (topic := image.topics.get(one.name)) is not None]
+    return {record.leader for topic in found for record in topic.partitions}
 
 
 def _id(topic: Any) -> Any:

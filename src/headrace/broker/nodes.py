@@ -4,8 +4,8 @@ Rules:
 - Every node has this object; it acts only while its node leads. A new leader gives everybody a new session, except the
   leader before it: that one was silent already.
 - A node that was not heard for a session is fenced. A controller that was held up itself blames nobody for that time.
-- Gossip may say that a node is dead, or its machine that nobody listens there; it is fenced then if it has missed two
-  beats, too.
+- Gossip may say that a node is dead: it is fenced then if it has missed two beats, too. Its machine may say that nobody
+  listens there: it is fenced if no beat came since then, and one is overdue. A beat refutes both.
 - A fenced node comes back when it beats and has applied all that it must know.
 - The number of voters is odd: learners are made voters in pairs, and only those that are alive and have caught up. A
   voter that stays away is replaced when a learner is there for it.
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MISSED_BEATS: Final = 2  # after which gossip's word is believed
+OVERDUE_BEATS: Final = 1.5  # after which a machine's word is
 REPLACE_VOTER_SESSIONS: Final = 20  # of silence, until a voter is replaced
 LEADERS_AT_ONCE: Final = 200
+CHECK_LATE_S: Final = 0.01  # timers may be early
 
 
 class NodeWatch:
@@ -47,9 +49,12 @@ class NodeWatch:
         self._beat_s = settings.heartbeat_ms / 1000
         self._session_s = settings.session_ms / 1000
         self._seen: dict[int, float] = {}
+        self._refused: dict[int, float] = {}  # when a node's machine last said that nobody listens there
+        self._checks: dict[int, asyncio.TimerHandle] = {}
         self._applied: dict[int, int] = {}
         self._must_know: dict[int, int] = {}  # by node: what it must have applied before it may lead
         self._taken_over_at: int | None = None  # the index at which this node began to lead
+        self._steps_are_due = False
         self._last_leader: int | None = None
         self._last_look = 0.0
         self._next_balance = 0.0
@@ -61,6 +66,9 @@ class NodeWatch:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="node-watch")
 
     async def stop(self) -> None:
+        for check in self._checks.values():
+            check.cancel()
+        self._checks.clear()
         tasks = [task for task in (self._task, self._fencing) if task is not None]
         self._task = None
         for task in tasks:
@@ -93,17 +101,35 @@ class NodeWatch:
 
     def suspected(self, node: int) -> None:
         """Gossip believes that a node is dead: look at once."""
-        self._doubt(node, "gossip believes it dead")
+        if self._silence(node) > MISSED_BEATS * self._beat_s:
+            self._doubt(node, "gossip believes it dead")
 
     def refused(self, node: int) -> None:
-        """A node's machine says that nobody listens there: look at once."""
-        self._doubt(node, "nobody listens there")
+        """A node's machine says that nobody listens there: look as soon as a beat is overdue."""
+        self._refused[node] = self._now()
+        self._check(node)
+
+    def _check(self, node: int) -> None:
+        if (check := self._checks.pop(node, None)) is not None:
+            check.cancel()
+        if self._is_refused(node):
+            left_s = OVERDUE_BEATS * self._beat_s - self._silence(node)
+            if left_s < 0:
+                self._doubt(node, "nobody listens there")
+            else:
+                loop = asyncio.get_running_loop()
+                self._checks[node] = loop.call_later(left_s + CHECK_LATE_S, self._check, node)
+
+    def _is_refused(self, node: int) -> bool:
+        """Whether nobody listens where it should be, as far as its machine knows, and no beat came since."""
+        refused = self._refused.get(node)
+        return refused is not None and self._silence(node) >= self._now() - refused
 
     def _doubt(self, node: int, reason: str) -> None:
         if not self._controller.leads or self._taken_over_at is None or self._fencing is not None:
             return
         known = self._controller.proposed.brokers.get(node)
-        if known is None or known.fenced or self._silence(node) <= MISSED_BEATS * self._beat_s:
+        if known is None or known.fenced or node == self._node_id:
             return
         self._fencing = asyncio.get_running_loop().create_task(self._fence_now(node, reason), name="fence")
 
@@ -137,12 +163,19 @@ class NodeWatch:
             return
         if self._taken_over_at is None:
             self._take_over()
-            await self._controller.commit(decisions.steps_due(self._controller.proposed))
         elif late > 0:
             self._seen = {node: seen + late for node, seen in self._seen.items()}
         for node in list(self._controller.proposed.brokers.values()):
-            if node.node_id != self._node_id and not node.fenced and self._silence(node.node_id) > self._session_s:
+            if node.node_id == self._node_id or node.fenced:
+                continue
+            silence = self._silence(node.node_id)
+            if silence > OVERDUE_BEATS * self._beat_s and self._is_refused(node.node_id):
+                await self._fence(node.node_id, "nobody listens there")
+            elif silence > self._session_s:
                 await self._fence(node.node_id, "it was not heard for a session")
+        if self._steps_are_due:
+            await self._controller.commit(decisions.steps_due(self._controller.proposed))
+            self._steps_are_due = False
         await self._choose_voters()
         await self._balance(now)
 
@@ -211,11 +244,13 @@ class NodeWatch:
         now = self._now()
         self._taken_over_at = self._controller.applied_index
         self._last_look = now
+        self._steps_are_due = True
         self._must_know.clear()
         self._next_balance = now + self._settings.balance_leaders_ms / 1000
         self._seen = dict.fromkeys(self._controller.image.brokers, now)
         if self._last_leader is not None and self._last_leader != self._node_id:
             self._seen[self._last_leader] = now - max(0.0, self._session_s - MISSED_BEATS * self._beat_s)
+            self._check(self._last_leader)
 
     def _silence(self, node: int) -> float:
         now = self._now()

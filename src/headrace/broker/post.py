@@ -64,18 +64,9 @@ def unpack_from(node: int, body: bytes | memoryview) -> list[Message]:
 class Post:
     """See the module."""
 
-    def __init__(
-        self,
-        links: Links,
-        unreachable: Unreachable,
-        *,
-        timeout_s: float = 1.0,
-        refused: Callable[[int], None] | None = None,
-    ) -> None:
-        """`refused` is told of a node's machine saying that nobody listens there."""
+    def __init__(self, links: Links, unreachable: Unreachable, *, timeout_s: float = 1.0) -> None:
         self._links = links
         self._unreachable = unreachable
-        self._refused = refused
         self._timeout_s = timeout_s
         self._waiting: dict[int, list[Message]] = {}
         self._carriers: dict[int, asyncio.Task[None]] = {}
@@ -102,9 +93,7 @@ class Post:
                 timeout_s = self._timeout_s + len(frame) * SECONDS_PER_BYTE
                 try:
                     await self._links.call(node, frame, lane=LANE, timeout_s=timeout_s)
-                except LinkError as error:
-                    if error.refused and self._refused is not None:
-                        self._refused(node)
+                except LinkError:
                     lost = [*messages, *self._waiting.pop(node, ())]
                     self._unreachable(node, [each for each in lost if isinstance(each, InstallSnapshot)])
         finally:

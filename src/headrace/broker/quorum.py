@@ -222,6 +222,12 @@ class Consensus:
                 self.raft.snapshot_ended(node, arrived=False)
             self.pump()
 
+    def doubt(self, node: int) -> None:
+        """Nobody listens where a node should be."""
+        if self.fault is None:
+            self.raft.doubt(node)
+            self.pump()
+
     def tick(self) -> None:
         """Time has passed."""
         if self.fault is None:

@@ -7,9 +7,10 @@ Rules:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.broker.departures import Departures
 from headrace.core.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Service:
     admission: Admission
     producer_ids: ProducerIds
     council: Council
+    departures: Departures = field(default_factory=Departures)
     serving: bool = False  # clients; other nodes are always answered
     ready: bool = False
     _turn: int = 0

@@ -70,11 +70,7 @@ class CorruptionError(StorageError):
 
 
 class LinkError(HeadraceError):
-    """A peer broker does not answer. `refused`: its machine does, and says that nobody listens there."""
-
-    def __init__(self, message: str, *, refused: bool = False) -> None:
-        super().__init__(message)
-        self.refused = refused
+    """A peer broker does not answer."""
 
 
 class ConfigError(HeadraceError):

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -149,6 +150,14 @@ class Network(Protocol):
 
     async def datagrams(self, host: str, port: int, receive: Callable[[bytes, Address], None]) -> Datagrams:
         """Take a datagram port. Raises OSError."""
+
+
+class Contact(Enum):
+    """What a connection to another node tells of it."""
+
+    MADE = "made"
+    LOST = "lost"  # the other side ended it
+    REFUSED = "refused"  # its machine says that nobody listens there
 
 
 class Links(Protocol):

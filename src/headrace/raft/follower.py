@@ -2,11 +2,14 @@
 
 Learners, and servers that belong to no cluster yet, are followers that hold no elections. They vote when they are
 asked: a server may have been made a voter by an entry that it does not have yet.
+
+A leader that is doubted is protected no more, and the voters hold an election soon, one after the other so that votes
+are not split. It is enough that it is heard again: nobody's term has changed, and PreVote asks a majority first.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from headrace.raft.messages import (
     AppendAccepted,
@@ -27,6 +30,8 @@ from headrace.raft.reads import ForwardedReads
 from headrace.raft.ready import Read, RoleName
 from headrace.raft.role import Role, State, Turn
 
+DOUBT_TICKS: Final = 2  # from a doubt to the election, and from one voter's election to the next one's
+
 
 class Follower(Role):
     name = RoleName.FOLLOWER
@@ -39,6 +44,15 @@ class Follower(Role):
     @property
     def protects_a_leader(self) -> bool:
         return self.leader is not None and self.elapsed < self.state.options.election_ticks
+
+    def doubt(self, node: int) -> None:
+        if node != self.leader:
+            return
+        self.leader = None
+        heirs = sorted(voter for voter in self.state.membership.voters if voter != node)
+        if self.state.node_id in heirs:
+            turn = heirs.index(self.state.node_id)
+            self._timeout = min(self._timeout, self.elapsed + DOUBT_TICKS * (turn + 1))
 
     def leave(self) -> None:
         self.state.lost_reads.extend(self._reads.drop())
@@ -63,7 +77,9 @@ class Follower(Role):
 
     def _hear(self, message: FromLeader) -> None:
         assert self.leader in (None, message.sender), f"term {message.term} has two leaders"
-        self.leader = message.sender
+        if self.leader is None:
+            self.leader = message.sender
+            self._timeout = self.state.election_timeout()  # it may have been shortened
         self.elapsed = 0
 
     def _on_request_vote(self, message: RequestVote) -> None:

@@ -135,6 +135,11 @@ class Raft:
         if isinstance(self._role, Leader):
             self._role.unreachable(node)
 
+    def doubt(self, node: int) -> None:
+        """The driver has reason to believe that a node is dead: if it is the leader followed, do not wait for it."""
+        if isinstance(self._role, Follower):
+            self._role.doubt(node)
+
     def snapshot_ended(self, node: int, arrived: bool) -> None:
         """The driver knows what has become of the snapshot that was on its way to a node."""
         if isinstance(self._role, Leader):

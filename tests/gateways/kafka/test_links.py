@@ -12,7 +12,7 @@ import pytest
 
 from headrace.app import Node
 from headrace.core.errors import LinkError
-from headrace.core.ports import Address
+from headrace.core.ports import Address, Contact
 from headrace.gateways.kafka import hello, links
 from headrace.gateways.kafka.hello import Answerer, Membership
 from headrace.gateways.kafka.links import PeerLinks
@@ -153,13 +153,21 @@ def test_what_a_node_understands_is_what_its_last_handshake_says():
         async with stub(echo, us=release) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s", versions=(1, 3)))
             assert ours.version(2) == 1, "nothing is known: the oldest"
-            for newest, spoken in ((1, 1), (2, 2), (4, 3), (1, 1)):
-                release.versions = (1, newest)
+
+            async def restart(*versions: int) -> None:
+                release.versions = (versions[0], versions[1])
+                link = ours._links[2, "a"]
+                before = link._stream
+                made[-1].transport.abort()
+                await until(lambda: link._stream is not before)
+
+            await ours.call(2, request(1), lane="a", timeout_s=10)
+            assert ours.version(2) == 1
+            for newest, spoken in ((2, 2), (4, 3), (1, 1)):
+                await restart(1, newest)
                 await ours.call(2, request(1), lane="a", timeout_s=10)
                 assert ours.version(2) == spoken
-                made[-1].transport.abort()
-                await until(lambda: ours._links[2, "a"]._stream is None)
-            release.versions = (4, 5)
+            await restart(4, 5)
             with pytest.raises(LinkError):
                 await ours.call(2, request(1), lane="a", timeout_s=10)
             assert any("upgrade by one release" in reason or "closed" in reason for reason in ours.refusals.values())
@@ -255,6 +263,43 @@ def test_whoever_closes_in_the_middle_fails_what_was_under_way_and_is_called_ane
             with pytest.raises(LinkError):
                 await first
             assert (await ours.call(2, request(1, b"ok"), lane="a", timeout_s=20))[4:] == b"ok"
+            ours.close()
+
+    run(test)
+
+
+def test_a_killed_node_is_known_by_its_refusal_though_nobody_calls_it():
+    async def test() -> None:
+        heard: list[tuple[int, Contact]] = []
+        async with stub(echo) as (where, _):
+            ours = new_links({2: where}, Membership(1, "c", "s"))
+            ours.on_contact = lambda node, contact: heard.append((node, contact))
+            await ours.call(2, request(1), lane="a", timeout_s=20)
+            await ours.call_address(where, request(1), lane="a", timeout_s=20)
+            assert heard == [(2, Contact.MADE)]
+        while len(heard) < 3:
+            await asyncio.sleep(0.001)
+        assert heard == [(2, Contact.MADE), (2, Contact.LOST), (2, Contact.REFUSED)]
+        ours.close()
+
+    run(test)
+
+
+def test_a_node_that_hangs_up_is_called_again_once_and_not_again_and_again():
+    async def test() -> None:
+        heard: list[Contact] = []
+        async with stub(echo) as (where, made):
+            ours = new_links({2: where}, Membership(1, "c", "s"))
+            ours.on_contact = lambda _, contact: heard.append(contact)
+            await ours.call(2, request(1), lane="a", timeout_s=20)
+            made[0].transport.abort()
+            while heard != [Contact.MADE, Contact.LOST, Contact.MADE]:
+                await asyncio.sleep(0.001)
+            made[1].transport.abort()
+            while heard != [Contact.MADE, Contact.LOST, Contact.MADE, Contact.LOST]:
+                await asyncio.sleep(0.001)
+            assert len(made) == 2
+            assert await ours.call(2, request(1), lane="a", timeout_s=20)
             ours.close()
 
     run(test)

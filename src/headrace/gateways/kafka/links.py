@@ -7,6 +7,8 @@ Rules:
   could be made. Then nobody knows what became of the request. Nothing is sent twice.
 - After a connection that could not be made, calls wait until the next attempt (back-off with jitter). When an attempt
   fails, everybody who waits is told: queues do not outlive an attempt.
+- A connection that the other side ends is made again at once, needed or not: so it is known soon whether anybody is
+  still there. `on_contact` hears of nodes' connections that are made, lost, or refused.
 - A deadline that passes while nothing at all came in ends the connection: what is half dead is made anew.
 - What waits and what is under way is bounded per lane, in calls and in bytes.
 - The node's address is looked up for every connection; a node that has moved is called at its new address.
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from headrace.core.errors import LinkError, ProtocolError
 from headrace.core.limits import FRAME_BYTES
+from headrace.core.ports import Contact
 from headrace.gateways.kafka import hello
 from headrace.gateways.kafka.hello import Caller, Membership, RefusedError
 from headrace.wire.frames import FrameSplitter
@@ -40,6 +43,7 @@ BYTES_PER_LANE: Final = 64 * 1024 * 1024
 CONNECT_SECONDS: Final = 3.0  # until we are welcome
 FIRST_PAUSE_SECONDS: Final = 0.05
 LONGEST_PAUSE_SECONDS: Final = 1.0
+PROBE_SECONDS: Final = 1.0  # between connections that nobody has asked for
 
 _HELLO_HEADER: Final = struct.Struct(">hhih")
 _CORRELATION: Final = struct.Struct(">i")
@@ -101,7 +105,8 @@ class Stream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._link.lost(self, f"the connection was lost ({exc})" if exc is not None else "the connection was closed")
+        reason = f"the connection was lost ({exc})" if exc is not None else "the connection was closed"
+        self._link.lost(self, reason, by_peer=True)
 
     def _greeted(self, caller: Caller, frame: bytes) -> None:
         answer = caller.answer(frame[_CORRELATION.size :])
@@ -170,6 +175,7 @@ class Link:
         self._address: Address | None = None
         self._attempt: asyncio.Task[None] | None = None
         self._pause = 0.0  # before the next attempt
+        self._probe_after = 0.0
         self._closed = False
         self.node_id = node_id
 
@@ -222,8 +228,8 @@ class Link:
             self._fail(stream.take_calls(), "the node has moved")
         return True
 
-    def _attempt_if_due(self) -> None:
-        if self._waiting and self._attempt is None and self._stream is None and not self._closed:
+    def _attempt_if_due(self, *, probe: bool = False) -> None:
+        if (self._waiting or probe) and self._attempt is None and self._stream is None and not self._closed:
             self._attempt = self._loop.create_task(self._connect(), name=f"link-{self._name}")
 
     async def _connect(self) -> None:
@@ -248,7 +254,9 @@ class Link:
                     await links.network.connect(address, new_stream)
             except (OSError, TimeoutError) as error:
                 reason = f"no connection to {address[0]}:{address[1]} ({str(error) or 'timed out'})"
-                self._failed(reason, refused=isinstance(error, ConnectionRefusedError))
+                self._failed(reason)
+                if isinstance(error, ConnectionRefusedError):
+                    links.tell(self.node_id, Contact.REFUSED)
                 return
             self._loop.call_later(CONNECT_SECONDS, self._must_be_welcome, self._stream)
         finally:
@@ -267,6 +275,7 @@ class Link:
         self._pause = 0.0
         self._links.refusals.pop(self._name, None)
         stream.agree(self._links.agreed)
+        self._links.tell(self.node_id, Contact.MADE)
         waiting, self._waiting = self._waiting, {}
         for call in waiting:
             if call.answer.done():
@@ -274,30 +283,39 @@ class Link:
             else:
                 stream.send(call)
 
-    def lost(self, stream: Stream, reason: str) -> None:
+    def lost(self, stream: Stream, reason: str, *, by_peer: bool = False) -> None:
         """The stream has ended; the handshake may have been under way."""
         if stream is self._stream:
             self._stream = None
             if not stream.welcome:
                 self._failed(reason)
+            elif by_peer:
+                self._probe()
         self._fail(stream.take_calls(), reason)
 
-    def _failed(self, reason: str, *, refused: bool = False) -> None:
+    def _probe(self) -> None:
+        """A process that was killed leaves a machine that refuses: one attempt tells."""
+        self._links.tell(self.node_id, Contact.LOST)
+        if self.node_id != hello.ANYBODY and self.now() >= self._probe_after:
+            self._probe_after = self.now() + PROBE_SECONDS
+            self._attempt_if_due(probe=True)
+
+    def _failed(self, reason: str) -> None:
         self._stream = None
         self._pause = min(LONGEST_PAUSE_SECONDS, self._pause * 2 or FIRST_PAUSE_SECONDS)
         self._links.complain(self._name, reason)
-        self._fail_waiting(reason, refused=refused)
+        self._fail_waiting(reason)
 
     # -- the end of calls
 
-    def _fail_waiting(self, reason: str, *, refused: bool = False) -> None:
+    def _fail_waiting(self, reason: str) -> None:
         waiting, self._waiting = self._waiting, {}
-        self._fail(list(waiting), reason, refused=refused)
+        self._fail(list(waiting), reason)
 
-    def _fail(self, calls: list[Call], reason: str, *, refused: bool = False) -> None:
+    def _fail(self, calls: list[Call], reason: str) -> None:
         for call in calls:
             if not call.answer.done():
-                call.answer.set_exception(self._error(reason, refused=refused))
+                call.answer.set_exception(self._error(reason))
             self.finished(call)
 
     def finished(self, call: Call) -> None:
@@ -314,8 +332,8 @@ class Link:
             stream.abort()
             self.lost(stream, "it has fallen silent")
 
-    def _error(self, reason: str, *, refused: bool = False) -> LinkError:
-        return LinkError(f"{self._name}: {reason}", refused=refused)
+    def _error(self, reason: str) -> LinkError:
+        return LinkError(f"{self._name}: {reason}")
 
 
 class PeerLinks:
@@ -333,6 +351,7 @@ class PeerLinks:
         self.dice = dice
         self.refusals: dict[str, str] = {}  # by link: what was last wrong with it
         self.agreed: dict[int, int] = {}  # by node: the version of the last handshake
+        self.on_contact: Callable[[int, Contact], None] | None = None
         self._address_of = address_of
         self._links: dict[tuple[int | Address, str], Link] = {}
         self._closed = False
@@ -373,6 +392,10 @@ class PeerLinks:
             raise LinkError(f"{who}: this node is stopping")
         link = self._links[key] = Link(self, node_id, f"{who}, {key[1]}", locate)
         return link
+
+    def tell(self, node_id: int, contact: Contact) -> None:
+        if self.on_contact is not None and node_id != hello.ANYBODY and not self._closed:
+            self.on_contact(node_id, contact)
 
     def complain(self, name: str, reason: str) -> None:
         """Log a fault once, not at every attempt."""

@@ -13,6 +13,7 @@ import gc
 import hashlib
 import logging
 import sys
+import warnings
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
@@ -223,7 +224,8 @@ class World:
             sys.unraisablehook = lambda _: None  # the dead may complain now; nobody listens
             self.machines.clear()
             self.loop.forget_the_dead()
-            gc.collect()
+            with warnings.catch_warnings(action="ignore"):
+                gc.collect()
             sys.unraisablehook = hook
             if gc_was_on:
                 gc.enable()
