@@ -71,6 +71,8 @@ def test_some_histories_have_what_only_some_have() -> None:
     assert facts["unsynced logs cut"] > 0
     assert facts["lives of a topic"] > 3
     assert facts["read in lives of a topic"] > 10
+    assert facts["keys read"] > 100
+    assert facts["records compacted away"] > 100
 
 
 def test_the_same_seed_is_the_same_history_whatever_the_hash_seed() -> None:

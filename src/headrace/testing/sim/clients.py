@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 from headrace.core.errors import ErrorCode, ProtocolError
 from headrace.core.ports import Address
@@ -22,7 +23,7 @@ from headrace.wire.frames import FrameSplitter
 from headrace.wire.headers import response_header
 from headrace.wire.messages import decode_response, encode_request
 
-PRODUCE, FETCH, LIST_OFFSETS, METADATA = (0, 12), (1, 12), (2, 7), (3, 9)
+PRODUCE, FETCH, LIST_OFFSETS, METADATA = (0, 12), (1, 12), (2, 7), (3, 12)
 OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = (8, 8), (9, 7), (10, 3)
 JOIN_GROUP, HEARTBEAT, LEAVE_GROUP, SYNC_GROUP = (11, 7), (12, 4), (13, 4), (14, 5)
 CREATE_TOPICS, INIT_PRODUCER_ID = (19, 7), (22, 5)
@@ -119,6 +120,7 @@ class Client:
         self._channels: dict[Address, Channel] = {}
         self._opening: dict[Address, asyncio.Lock] = {}
         self._leaders: dict[Partition, Address] = {}
+        self._leader_epochs: dict[Partition, tuple[UUID | None, int]] = {}  # with the id of the topic
         self._coordinators: dict[tuple[str, int], Address] = {}
 
     async def call(
@@ -184,8 +186,12 @@ class Client:
         hosts = {broker.node_id: (broker.host, broker.port) for broker in found.brokers}
         for topic in found.topics:
             for part in topic.partitions:
-                if part.leader_id in hosts:
-                    self._leaders[topic.name, part.partition_index] = hosts[part.leader_id]
+                key = (topic.name, part.partition_index)
+                topic_id, epoch = self._leader_epochs.get(key, (None, -1))
+                # Who has heard of a newer leader does not go back to an older one (KIP-320): somebody is behind.
+                if part.leader_id in hosts and (topic.topic_id != topic_id or part.leader_epoch >= epoch):
+                    self._leaders[key] = hosts[part.leader_id]
+                    self._leader_epochs[key] = (topic.topic_id, part.leader_epoch)
         return found
 
     async def leader(self, partition: Partition) -> Address:

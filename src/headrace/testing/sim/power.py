@@ -6,6 +6,8 @@ Rules:
   by the newest image that anybody has applied, every partition that it is in sync with has another *intact* member.
 - Intact is who has lost no power since it last registered. Until a node without power has registered anew, the
   controller cannot know what it lost; and then it must not count as in sync for it. That is what is tried here.
+- A set may shrink later, while a node without power is still in it, until only such nodes are left (the others were
+  killed or cut off, and fenced). Then nobody is known to have everything, no promise is left, and the history ends.
 - A disk that has failed is given up at the next restart with all that was not synced: the same as a loss of power.
 """
 
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from headrace.testing.sim.world import World
 
 
+class Forfeit(Exception):
+    """All in-sync replicas of a partition have lost power: nothing more can be asked of this history."""
+
+
 class Power:
     """See the module."""
 
@@ -33,12 +39,22 @@ class Power:
         """Whether this machine may lose all that it has not synced."""
         if self._world.flush == "ack":
             return True
-        image = self._world.watch.newest_image
-        if image is None:
+        if self._world.watch.newest_image is None:
             return False
+        return all(machine.node_id not in each.isr or self._is_guarded(each, machine) for each in self._records())
+
+    def look(self) -> None:
+        """There is a new image."""
+        if self._dark and self._world.flush != "ack":
+            for record in self._records():
+                if not any(self._is_intact(node) for node in record.isr):
+                    self._world.fail(Forfeit(f"nobody in sync with {record.topic}-{record.index} has kept its power"))
+
+    def _records(self) -> list[PartitionRecord]:
+        image = self._world.watch.newest_image
+        assert image is not None
         topics = [topic for topic in image.topics.values() if not topic.name.startswith("__")]
-        records = [record for topic in topics for record in topic.partitions]
-        return all(machine.node_id not in record.isr or self._is_guarded(record, machine) for record in records)
+        return [record for topic in topics for record in topic.partitions]
 
     def _is_guarded(self, record: PartitionRecord, machine: Machine) -> bool:
         return any(node != machine.node_id and self._is_intact(node) for node in record.isr)

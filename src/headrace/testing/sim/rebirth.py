@@ -14,13 +14,13 @@ from typing import Final
 from uuid import UUID
 
 from headrace.core.errors import ErrorCode
-from headrace.testing.sim.clients import CREATE_TOPICS, LATER, MOVED, Client, Unknown
+from headrace.testing.sim.clients import CREATE_TOPICS, LATER, METADATA, MOVED, Client, Unknown
 from headrace.testing.sim.history import History, Violation
 from headrace.wire import batch
 
 NAME: Final = "phoenix"
 PLACE: Final = (NAME, 0)
-PRODUCE_BY_ID, FETCH_BY_ID, METADATA_WITH_ID, DELETE_TOPICS = (0, 13), (1, 13), (3, 12), (20, 6)
+PRODUCE_BY_ID, FETCH_BY_ID, DELETE_TOPICS = (0, 13), (1, 13), (20, 6)
 GONE: Final = frozenset({ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition})
 NOT_YET: Final = LATER | {ErrorCode.inconsistent_topic_id, ErrorCode.invalid_replication_factor}
 
@@ -115,7 +115,7 @@ class Phoenix:
     async def _find(self) -> UUID | None:
         """The id of the topic that is there now, as somebody says; None if there is none, or only a dead one."""
         request = {"topics": [{"name": NAME}], "allow_auto_topic_creation": False}
-        found = await self._client.call(self._client.anybody(), METADATA_WITH_ID, request)
+        found = await self._client.call(self._client.anybody(), METADATA, request)
         [topic] = found.topics
         is_there = topic.error_code == ErrorCode.none and topic.topic_id not in self._dead
         return topic.topic_id if is_there else None

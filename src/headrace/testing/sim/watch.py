@@ -57,6 +57,7 @@ class Watch:
             apply(controller, entry)
             if entry.index > self._newest:
                 self._newest, self.newest_image = entry.index, controller.image
+                self._world.power.look()
 
         def watched_restore(controller: Controller, snapshot: Any) -> None:
             restore(controller, snapshot)

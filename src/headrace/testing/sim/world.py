@@ -22,16 +22,17 @@ from typing import Any, Final
 from headrace.broker.commands import Answer, Command
 from headrace.core.errors import ErrorCode, StorageError
 from headrace.core.ports import Address
-from headrace.testing.sim import faults, oracles
+from headrace.testing.sim import faults, latest, oracles
 from headrace.testing.sim.admin import Admin
 from headrace.testing.sim.clients import CREATE_TOPICS, LATER, Client, Partition, Unknown
 from headrace.testing.sim.clock import SimClock
 from headrace.testing.sim.consumers import Member
 from headrace.testing.sim.history import History, Violation
+from headrace.testing.sim.latest import Keeper
 from headrace.testing.sim.loop import OWNER, Owner, SimLoop
 from headrace.testing.sim.machine import PORT, Machine
 from headrace.testing.sim.network import Fabric, SimNetwork
-from headrace.testing.sim.power import Power
+from headrace.testing.sim.power import Forfeit, Power
 from headrace.testing.sim.producers import Copier, IdempotentProducer, TransactionalProducer
 from headrace.testing.sim.rebirth import Phoenix
 from headrace.testing.sim.variants import VARIANTS, broken
@@ -39,6 +40,7 @@ from headrace.testing.sim.watch import Watch
 
 SAFETY_SECONDS: Final = 7.0
 LIVENESS_SECONDS: Final = 60.0
+EXTRAS: Final = ("rebirth", "compaction")
 CLIENT_HOST: Final = "127.0.9.1"
 
 
@@ -87,6 +89,7 @@ class World:
         self.clock = SimClock(self.loop.time)
         self.power = Power(self)
         self.flush = self._draw_flush()
+        self.extras = self._draw_extras()
         self.internal_partitions = self.dice.choice((1, 1, 2))
         self.machines = [self._machine(number) for number in range(1, options.nodes + 1)]
         self.min_insync = self.dice.choice((1, 2)) if self.replication > 1 else 1
@@ -101,6 +104,7 @@ class World:
         self.members: list[Member] = []
         self.admin: Admin | None = None
         self.phoenix: Phoenix | None = None
+        self.keeper: Keeper | None = None
 
     def _stream(self, name: str) -> Random:
         return Random(f"{self.options.seed}/{name}")
@@ -114,6 +118,14 @@ class World:
             return "ack"
         return self._stream("flush").choice(("ack", "ack", "ack", "ack", "os", "os", "interval"))
 
+    def _draw_extras(self) -> tuple[str, ...]:
+        """What later histories have beyond the first, some of it each."""
+        options = self.options
+        if options.plain or options.simple or options.rot or options.variant is not None:
+            return ()
+        dice = self._stream("extras")
+        return tuple(each for each in EXTRAS if dice.random() < 0.35)
+
     def _machine(self, node_id: int) -> Machine:
         flags = {
             "storage.flush": self.flush,
@@ -125,6 +137,8 @@ class World:
         }
         near = self.options.seed % 2 == 0  # nodes of one machine need no secret
         host = f"127.0.1.{node_id}" if near else f"10.0.1.{node_id}"
+        if "compaction" in self.extras:
+            flags.update(latest.FLAGS)
         if self.options.variant is not None:
             flags.update(VARIANTS[self.options.variant].flags)
         if self.options.nodes > 1:
@@ -214,7 +228,9 @@ class World:
         try:
             with self.watch.on(), broken(self.options.variant):
                 self.loop.run_until_complete(self._live())
-            if self.failure is not None:
+            if isinstance(self.failure, Forfeit):
+                self.history.count("histories without a promise left")
+            elif self.failure is not None:
                 raise self.failure
         finally:
             self.loop.close()
@@ -273,6 +289,10 @@ class World:
             }
             for name, count in self.topics.items()
         ]
+        if "compaction" in self.extras:
+            more = [{"name": name, "value": value} for name, value in latest.CONFIGS.items()]
+            rows.append({**rows[0], "name": latest.NAME, "num_partitions": 1})
+            rows[-1]["configs"] = [{"name": "min.insync.replicas", "value": str(self.min_insync)}, *more]
 
         async def create() -> None:
             while rows:
@@ -327,16 +347,17 @@ class World:
             self.spawn(Owner(name), member.run())
 
     def _begin_more_clients(self) -> None:
-        """What later histories have beyond the first, some of it each, from a stream of its own."""
-        if self.options.plain or self.options.variant is not None or self.options.rot:
-            return
-        extras = self._stream("extras")
-        if extras.random() < 0.35:
+        """What only some histories have."""
+        now_ms, factor = self.clock.now_ms, self.replication
+        if "rebirth" in self.extras:
             client, reader = self.client("pia"), self.client("pit")
-            now_ms, factor = self.clock.now_ms, self.replication
             self.phoenix = Phoenix(client, reader, self.history, now_ms, factor=factor, in_sync=self.min_insync)
             self.spawn(Owner("pia"), self.phoenix.run())
             self.spawn(Owner("pit"), self.phoenix.read())
+        if "compaction" in self.extras:
+            self.keeper = Keeper(self.client("kai"), self.client("kim"), self.history, now_ms)
+            self.spawn(Owner("kai"), self.keeper.run())
+            self.spawn(Owner("kim"), self.keeper.read())
 
     async def _heal(self) -> None:
         self.fabric.heal_all()
