@@ -106,6 +106,8 @@ def apis_page() -> str:
 def _versions(api: Api) -> str:
     low, high = api.versions
     served = str(low) if low == high else f"{low}-{high}"
+    if api.for_peers_from is not None:
+        return f"{served} (from {api.for_peers_from} on for nodes)"
     return f"{served} (advertised from {api.advertise_from})" if api.advertise_from is not None else served
 
 

@@ -101,11 +101,11 @@ class Admin:
     def propose(self, *records: MetadataRecord) -> None:
         run(self.service.controller.propose(records))
 
-    def call(self, api: Api, version: int, **fields: Any) -> Any:
+    def call(self, api: Api, version: int, *, peer: int | None = None, **fields: Any) -> Any:
         """The decoded answer to a request with `fields`; what is left out gets the schema's default."""
         body = messages.encode_request(api.key, version, fields)
         request = messages.decode_request(api.key, version, body)
-        context = Context(self.service, version, "a-client", "127.0.0.1")  # type: ignore[arg-type]
+        context = Context(self.service, version, "a-client", "127.0.0.1", peer)  # type: ignore[arg-type]
         try:
             answer = api.handle(context, request)
             if inspect.isawaitable(answer):

@@ -115,8 +115,8 @@ class Stage:
         admin.service.count_error = lambda api, code: None
         admin.service.clock = SimpleNamespace(now_ms=lambda: NOW_MS)
 
-    def call(self, api: Api, version: int, **fields: Any) -> Any:
-        return self.admin.call(api, version, **fields)
+    def call(self, api: Api, version: int, *, peer: int | None = None, **fields: Any) -> Any:
+        return self.admin.call(api, version, peer=peer, **fields)
 
 
 @pytest.fixture
@@ -199,13 +199,16 @@ def test_a_coordinator_that_cannot_answer_is_every_partitions_error(stage: Stage
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_a_broker_adds_and_verifies_for_several_transactions(stage: Stage, version: int) -> None:
+def test_a_node_adds_and_verifies_for_several_transactions_and_a_client_does_not(stage: Stage, version: int) -> None:
     topics = [{"name": "a", "partitions": [1]}]
     transactions = [
         {**WHO, "verify_only": False, "topics": topics},
         {**WHO, "transactional_id": "other", "verify_only": True, "topics": topics},
     ]
-    answer = stage.call(add_partitions_to_txn.API, version, transactions=transactions)
+    refused = stage.call(add_partitions_to_txn.API, version, transactions=transactions)
+    assert refused.error_code is ErrorCode.cluster_authorization_failed
+    assert not refused.results_by_transaction and not stage.transactions.asked
+    answer = stage.call(add_partitions_to_txn.API, version, transactions=transactions, peer=2)
     assert answer.error_code is NONE
     found = [(result.transactional_id, _topics(result.topic_results)) for result in answer.results_by_transaction]
     assert found == [("tx", [("a", 1, "none")]), ("other", [("a", 1, "none")])]

@@ -67,7 +67,11 @@ MAXIMUMS = {
     **{66: 2, 68: 1, 69: 1, 71: 0, 72: 0, 74: 1, 75: 0},
 }
 TABLE = {key: api for key, api in EVERYTHING.items() if not (api.for_peers or api.private)}  # what clients may use
-ROWS = [(api.key, version) for api in TABLE.values() for version in range(api.versions[0], api.versions[1] + 1)]
+ROWS = [
+    (api.key, version)
+    for api in TABLE.values()
+    for version in range(api.versions[0], api.for_peers_from or api.versions[1] + 1)
+]
 IDS = [f"{TABLE[key].name}-v{version}" for key, version in ROWS]
 NUMBERS = itertools.count(1)
 

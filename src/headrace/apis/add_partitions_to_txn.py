@@ -1,8 +1,12 @@
 """AddPartitionsToTxn, versions 0-5: put partitions into a producer's transaction.
 
-Versions 0-3 are a client's, for one transaction. Versions 4 and newer are meant for brokers: several transactions at
-once, and `verify_only` asks whether the partitions are in. If one partition does not exist, or is of an internal topic,
-none is added: the others get OPERATION_NOT_ATTEMPTED. Versions below 2 get INVALID_PRODUCER_EPOCH for PRODUCER_FENCED.
+Versions 0-3 are a client's, for one transaction. Versions 4 and newer are for other nodes: several transactions at
+once, and `verify_only` asks whether the partitions are in; clients get CLUSTER_AUTHORIZATION_FAILED. If one partition
+does not exist, or is of an internal topic, none is added: the others get OPERATION_NOT_ATTEMPTED. Versions below 2 get
+INVALID_PRODUCER_EPOCH for PRODUCER_FENCED.
+
+Differs from Kafka: versions 4 and 5 are not advertised. Kafka's own clients never use them, and a client that takes the
+newest one there is works that way, too.
 """
 
 from __future__ import annotations
@@ -29,6 +33,8 @@ async def handle(ctx: Context, request: Any) -> Answer:
             verify_only=False,
         )
         return {"results_by_topic_v3_and_below": _rows(request.v3_and_below_topics, codes)}
+    if ctx.peer is None:
+        raise ApiError(ErrorCode.cluster_authorization_failed, "Transactions of others are for the cluster's nodes.")
     results = []
     for asked in request.transactions:
         try:
@@ -92,4 +98,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return {"results_by_topic_v3_and_below": _rows(topics, [error.code] * _count(topics))}
 
 
-API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), handle=handle, on_error=on_error)
+API = Api(key=24, name="AddPartitionsToTxn", versions=(0, 5), handle=handle, on_error=on_error, for_peers_from=4)

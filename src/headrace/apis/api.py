@@ -66,6 +66,7 @@ class Api:
     hot: bool = False  # its log lines do not name the request: that costs more than it is worth here
     advertise_from: int | None = None  # a lower minimum to advertise only (Produce, for old librdkafka)
     for_peers: bool = False  # other nodes only; not advertised
+    for_peers_from: int | None = None  # the same from this version on; `handle` refuses others
     private: bool = False  # ours, not Kafka's; not advertised
     for_controller: bool = False  # handed on to the controller, as it is, by a node that is not the controller
     max_request_bytes: int = REQUEST_BYTES  # larger ones close the connection: decoding must not hold up the loop

@@ -59,7 +59,7 @@ def _row(api: Api) -> Answer:
     return {
         "api_key": api.key,
         "min_version": low if api.advertise_from is None else api.advertise_from,
-        "max_version": high,
+        "max_version": high if api.for_peers_from is None else api.for_peers_from - 1,
     }
 
 
