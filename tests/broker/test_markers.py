@@ -13,7 +13,7 @@ import pytest
 from headrace.apis import write_txn_markers
 from headrace.apis.api import Context
 from headrace.broker.image import Image, PartitionRecord, TopicRecord, apply
-from headrace.broker.markers import ClusterMarkers
+from headrace.broker.markers import ClusterMarkers, EndMarker
 from headrace.broker.partition import Partition
 from headrace.core.errors import ApiError, ErrorCode, LinkError
 from headrace.testing.partitions import open_partition, write
@@ -71,7 +71,7 @@ def test_a_marker_is_written_where_the_leader_is() -> None:
         partition = open_partition()
         write(partition, b"a", 7)
         assert partition.last_stable_offset == 0
-        await markers(Links(partition)).write("orders", 0, 7, 1, True, 0, bumped=True)
+        await markers(Links(partition)).write(EndMarker("orders", 0, 7, 1, True, 0, bumped=True))
         assert partition.last_stable_offset == 2
 
     run(scenario())
@@ -81,7 +81,7 @@ def test_markers_for_one_node_go_together() -> None:
     async def scenario() -> None:
         links = Links(open_partition())
         writer = markers(links)
-        await asyncio.gather(*(writer.write("orders", 0, producer, 0, True, 0) for producer in range(50)))
+        await asyncio.gather(*(writer.write(EndMarker("orders", 0, producer, 0, True, 0)) for producer in range(50)))
         assert links.sent == [50]
 
     run(scenario())
@@ -95,9 +95,9 @@ def test_a_lost_answer_is_no_answer_and_the_second_marker_does_no_harm() -> None
         writer = markers(links)
         links.silent = True
         with pytest.raises(ApiError):
-            await writer.write("orders", 0, 7, 1, False, 0, bumped=True)
+            await writer.write(EndMarker("orders", 0, 7, 1, False, 0, bumped=True))
         links.silent = False
-        await writer.write("orders", 0, 7, 1, False, 0, bumped=True)
+        await writer.write(EndMarker("orders", 0, 7, 1, False, 0, bumped=True))
         assert partition.log.aborted_between(0, 10) == [(7, 0)]
 
     run(scenario())
@@ -108,10 +108,10 @@ def test_a_late_marker_does_not_end_the_next_transaction() -> None:
         partition = open_partition()
         writer = markers(Links(partition))
         write(partition, b"a", 7, epoch=0)
-        await writer.write("orders", 0, 7, 1, True, 0, bumped=True)
+        await writer.write(EndMarker("orders", 0, 7, 1, True, 0, bumped=True))
         write(partition, b"b", 7, epoch=1)  # the next one, in the epoch that the first end has given
         with pytest.raises(ApiError) as refused:
-            await writer.write("orders", 0, 7, 1, True, 0, bumped=True)
+            await writer.write(EndMarker("orders", 0, 7, 1, True, 0, bumped=True))
         assert refused.value.code is ErrorCode.invalid_producer_epoch
         assert partition.in_transaction(7, 1)
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_written_now_is_to_be_tried_again(leader: int, partition:
     async def scenario() -> None:
         links = Links(open_partition() if partition else None)
         with pytest.raises(ApiError) as refused:
-            await markers(links, leader).write("orders", 0, 7, 0, True, 0)
+            await markers(links, leader).write(EndMarker("orders", 0, 7, 0, True, 0))
         assert refused.value.code is code
 
     run(scenario())
@@ -139,7 +139,7 @@ def test_what_cannot_be_written_now_is_to_be_tried_again(leader: int, partition:
 def test_a_partition_that_is_gone_needs_no_marker() -> None:
     async def scenario() -> None:
         with pytest.raises(ApiError) as refused:
-            await markers(Links(None)).write("gone", 0, 7, 0, True, 0)
+            await markers(Links(None)).write(EndMarker("gone", 0, 7, 0, True, 0))
         assert refused.value.code is ErrorCode.unknown_topic_or_partition
 
     run(scenario())
@@ -151,7 +151,7 @@ def test_only_nodes_may_write_markers() -> None:
         links = Links(partition)
         links.peer = None
         with pytest.raises(ApiError) as refused:
-            await markers(links).write("orders", 0, 7, 0, True, 0)
+            await markers(links).write(EndMarker("orders", 0, 7, 0, True, 0))
         assert refused.value.code is ErrorCode.cluster_authorization_failed
         assert partition.log.end_offset == 0
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 
-from headrace.broker.markers import LocalMarkers
+from headrace.broker.markers import EndMarker, LocalMarkers
 from headrace.broker.transactions import (
     TransactionCoordinator,
     commit_error,
@@ -149,23 +149,15 @@ class Markers:
         self.gate.set()
         self.on_write: Callable[[], None] = lambda: None
 
-    async def write(
-        self,
-        topic: str,
-        partition: int,
-        producer_id: int,
-        producer_epoch: int,
-        commit: bool,
-        coordinator_epoch: int,
-        *,
-        bumped: bool = False,
-    ) -> None:
+    async def write(self, marker: EndMarker) -> None:
         await self.gate.wait()
-        if faults := self.refuse.get((topic, partition)):
+        place = marker.topic, marker.partition
+        if faults := self.refuse.get(place):
             raise faults.pop(0)
         self.on_write()
-        how = "commit" if commit else "abort"
-        self.written.append(f"{how} {producer_id}/{producer_epoch} in {topic}-{partition} by {coordinator_epoch}")
+        how = "commit" if marker.commit else "abort"
+        who = f"{marker.producer_id}/{marker.producer_epoch}"
+        self.written.append(f"{how} {who} in {marker.topic}-{marker.partition} by {marker.coordinator_epoch}")
 
 
 class Room:
@@ -644,5 +636,5 @@ def test_local_markers_wait_until_they_are_committed() -> None:
             self.calls.append(next_offset)
 
     partition = Partition()
-    run(LocalMarkers(lambda topic, index: partition).write("a", 0, 1000, 2, True, 3))
+    run(LocalMarkers(lambda topic, index: partition).write(EndMarker("a", 0, 1000, 2, True, 3)))
     assert partition.calls == [(1000, 2, True, 3, False), 8]

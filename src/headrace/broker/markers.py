@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.core.errors import ApiError, ErrorCode, LinkError, ProtocolError
 from headrace.wire.headers import skip_tagged_fields
@@ -31,6 +32,22 @@ PER_REQUEST: Final = 1000
 _HEADER: Final = struct.Struct(">hhihB")  # api key, version, correlation id, no client id, no tagged fields
 
 
+@dataclass(frozen=True, slots=True)
+class EndMarker:
+    """Ends a producer's transaction in one partition.
+
+    `bumped`: the epoch is higher than that of the records, by the newer protocol.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    commit: bool
+    coordinator_epoch: int
+    bumped: bool = False
+
+
 class Markable(Protocol):
     """What a marker needs of a partition that we lead."""
 
@@ -47,34 +64,16 @@ class LocalMarkers:
     def __init__(self, find: Callable[[str, int], Markable]) -> None:
         self._find = find
 
-    async def write(
-        self,
-        topic: str,
-        partition: int,
-        producer_id: int,
-        producer_epoch: int,
-        commit: bool,
-        coordinator_epoch: int,
-        *,
-        bumped: bool = False,
-    ) -> None:
-        found = self._find(topic, partition)
+    async def write(self, marker: EndMarker) -> None:
+        found = self._find(marker.topic, marker.partition)
         next_offset = found.write_marker(
-            producer_id, producer_epoch, commit=commit, coordinator_epoch=coordinator_epoch, bumped=bumped
+            marker.producer_id,
+            marker.producer_epoch,
+            commit=marker.commit,
+            coordinator_epoch=marker.coordinator_epoch,
+            bumped=marker.bumped,
         )
         await found.committed(next_offset)
-
-
-class Sent(NamedTuple):
-    """One marker for another node."""
-
-    topic: str
-    partition: int
-    producer_id: int
-    producer_epoch: int
-    commit: bool
-    coordinator_epoch: int
-    bumped: bool
 
 
 class Outbox:
@@ -83,10 +82,10 @@ class Outbox:
     def __init__(self, links: Links, node_id: int) -> None:
         self._links = links
         self._node_id = node_id
-        self._waiting: list[tuple[Sent, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[EndMarker, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def write(self, marker: Sent) -> None:
+    async def write(self, marker: EndMarker) -> None:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._waiting.append((marker, done))
@@ -109,7 +108,7 @@ class Outbox:
         finally:
             self._task = None
 
-    async def _send(self, markers: Sequence[Sent]) -> list[ApiError | None]:
+    async def _send(self, markers: Sequence[EndMarker]) -> list[ApiError | None]:
         """Why each of them is not written."""
         try:
             answer = await self._links.call(self._node_id, _request(markers), lane="markers", timeout_s=CALL_SECONDS)
@@ -129,7 +128,7 @@ def _fault(code: ErrorCode) -> ApiError | None:
     return ApiError(ErrorCode.not_leader_or_follower if unheard else code)
 
 
-def _request(markers: Sequence[Sent]) -> bytes:
+def _request(markers: Sequence[EndMarker]) -> bytes:
     rows = [
         {
             "producer_id": each.producer_id,
@@ -158,26 +157,15 @@ class ClusterMarkers:
         self._image = image
         self._outboxes: dict[int, Outbox] = {}
 
-    async def write(
-        self,
-        topic: str,
-        partition: int,
-        producer_id: int,
-        producer_epoch: int,
-        commit: bool,
-        coordinator_epoch: int,
-        *,
-        bumped: bool = False,
-    ) -> None:
+    async def write(self, marker: EndMarker) -> None:
         """Raises ApiError."""
-        marker = Sent(topic, partition, producer_id, producer_epoch, commit, coordinator_epoch, bumped)
-        record = self._image().partition(topic, partition)
+        record = self._image().partition(marker.topic, marker.partition)
         if record is None:
             raise ApiError(ErrorCode.unknown_topic_or_partition)
         if record.leader < 0:
             raise ApiError(ErrorCode.leader_not_available)
         if record.leader == self._node_id:
-            await self._here.write(*marker[:6], bumped=bumped)
+            await self._here.write(marker)
             return
         outbox = self._outboxes.get(record.leader)
         if outbox is None:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker.group_shard import BATCH_BYTES, RETRY_SECONDS, STOP_SECONDS, OffsetsLog, size_of
+from headrace.broker.markers import EndMarker
 from headrace.core.errors import ApiError, ErrorCode, StorageError
 from headrace.txn.commands import Answer, Command, Decision, Markers, MarkersWritten, Now, Verified, Verify
 from headrace.txn.machine import Transactions
@@ -49,21 +50,8 @@ class TransactionLog(OffsetsLog, Protocol):
 class MarkerWriter(Protocol):
     """Writes the markers that end a transaction in a partition, wherever its leader is."""
 
-    async def write(
-        self,
-        topic: str,
-        partition: int,
-        producer_id: int,
-        producer_epoch: int,
-        commit: bool,
-        coordinator_epoch: int,
-        *,
-        bumped: bool = False,
-    ) -> None:
-        """Returns when the marker is committed. Raises ApiError; UNKNOWN_TOPIC_OR_PARTITION if there is none.
-
-        `bumped`: the epoch is higher than that of the records, by the newer protocol.
-        """
+    async def write(self, marker: EndMarker) -> None:
+        """Returns when the marker is committed. Raises ApiError; UNKNOWN_TOPIC_OR_PARTITION if there is none."""
 
 
 class TransactionShard:
@@ -288,16 +276,11 @@ class TransactionShard:
     async def _mark(self, markers: Markers, partition: TopicPartition) -> None:
         seconds = MARKER_RETRY_SECONDS
         about = {"transactional_id": markers.transactional_id, "topic": partition[0], "partition": partition[1]}
+        producer = markers.producer_id, markers.producer_epoch
+        marker = EndMarker(*partition, *producer, markers.commit, self._epoch, markers.bumped)
         while True:
             try:
-                await self._markers.write(
-                    *partition,
-                    markers.producer_id,
-                    markers.producer_epoch,
-                    markers.commit,
-                    self._epoch,
-                    bumped=markers.bumped,
-                )
+                await self._markers.write(marker)
                 return
             except ApiError as error:
                 if error.code in NEEDS_NO_MARKER:
