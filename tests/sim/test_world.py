@@ -63,7 +63,7 @@ def test_histories_are_eventful() -> None:
 
 def test_some_histories_have_what_only_some_have() -> None:
     facts: dict[str, int] = {}
-    for seed in (0, 6, 8, 18):
+    for seed in (3, 9, 11):
         for name, count in simulate(seed, nodes=3).facts.items():
             facts[name] = facts.get(name, 0) + count
     assert facts["worlds with flush=os"] > 0
@@ -71,8 +71,9 @@ def test_some_histories_have_what_only_some_have() -> None:
     assert facts["unsynced logs cut"] > 0
     assert facts["lives of a topic"] > 3
     assert facts["read in lives of a topic"] > 10
-    assert facts["keys read"] > 100
+    assert facts["keys read"] > 50
     assert facts["records compacted away"] > 100
+    assert facts["partitions taken in the new protocol"] > 3
 
 
 def test_the_same_seed_is_the_same_history_whatever_the_hash_seed() -> None:

@@ -48,10 +48,12 @@ class Rejoin(Exception):
 class Member:
     """Joins, reads its share, commits, and does it again."""
 
+    commit_api = OFFSET_COMMIT
+
     def __init__(self, client: Client, history: History, group: str, partitions: Sequence[Partition]) -> None:
         self._client = client
         self._history = history
-        self._group = group
+        self.group = group
         self._partitions = list(partitions)
         self._member_id = ""
         self._generation = -1
@@ -69,7 +71,7 @@ class Member:
             except Rejoin:
                 await self._client.pause(0.05)
             except Unknown:
-                self._client.moved((self._group, GROUP))
+                self._client.moved((self.group, GROUP))
                 await self._client.pause(0.1)
         await self._leave()
 
@@ -78,21 +80,21 @@ class Member:
         return {each: self._positions.get(each, 0) for each in self._owned}
 
     async def _ask(self, api: tuple[int, int], request: dict[str, Any], timeout_s: float = 3.0) -> Any:
-        where = await self._client.coordinator(self._group, GROUP)
-        return await self._client.call(where, api, {"group_id": self._group, **request}, timeout_s)
+        where = await self._client.coordinator(self.group, GROUP)
+        return await self._client.call(where, api, {"group_id": self.group, **request}, timeout_s)
 
     def _check(self, error: ErrorCode) -> None:
         """Raises Rejoin or Unknown for what a client survives."""
         if error == ErrorCode.none:
             return
         if error in LATER:
-            self._client.moved((self._group, GROUP))
+            self._client.moved((self.group, GROUP))
             raise Unknown(error.name)
         if error in REJOIN:
             if error in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
                 self._member_id = ""
             raise Rejoin
-        raise Violation(f"{self._client.name} of {self._group} got {error.name}")
+        raise Violation(f"{self._client.name} of {self.group} got {error.name}")
 
     async def _join(self) -> None:
         self._owned = []
@@ -137,7 +139,7 @@ class Member:
 
     async def _resume(self) -> None:
         self._positions = {}
-        known = {each: self._history.commits.get((self._group, each), 0) for each in self._owned}
+        known = {each: self._history.commits.get((self.group, each), 0) for each in self._owned}
         for partition in self._owned:
             topic, index = partition
             wanted = {"topics": [{"name": topic, "partition_indexes": [index]}], "require_stable": True}
@@ -146,7 +148,7 @@ class Member:
             [[row]] = [each.partitions for each in answer.topics]
             self._check(row.error_code)
             self._positions[partition] = max(0, row.committed_offset)
-            self._history.resumed(self._group, partition, self._positions[partition], known[partition])
+            self._history.resumed(self.group, partition, self._positions[partition], known[partition])
 
     async def _round(self) -> None:
         for partition in self._owned:
@@ -180,7 +182,7 @@ class Member:
             for (topic, index), offset in parts
         ]
         answer = await self._ask(
-            OFFSET_COMMIT,
+            self.commit_api,
             {
                 "generation_id_or_member_epoch": self._generation,
                 "member_id": self._member_id,
@@ -190,7 +192,7 @@ class Member:
         for (partition, offset), topic in zip(parts, answer.topics, strict=True):
             [row] = topic.partitions
             self._check(row.error_code)
-            self._history.committed(self._group, partition, offset)
+            self._history.committed(self.group, partition, offset)
 
     async def _leave(self) -> None:
         try:

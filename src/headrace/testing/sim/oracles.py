@@ -68,11 +68,11 @@ class Finale:
 
         def consumed() -> bool:
             committed = world.history.commits
-            return not world.members or all(
-                committed.get(("readers", each), 0) >= end for each, (_, end) in ends.items() if each[0] == "orders"
-            )
+            groups = {member.group: None for member in world.members}
+            orders = {each: end for each, (_, end) in ends.items() if each[0] == "orders"}
+            return all(committed.get((group, each), 0) >= end for group in groups for each, end in orders.items())
 
-        await world.until("the group to catch up", consumed, 45)
+        await world.until("the groups to catch up", consumed, 45)
         for member in world.members:
             member.running = False
         if world.admin is not None:

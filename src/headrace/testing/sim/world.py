@@ -31,6 +31,8 @@ from headrace.testing.sim.history import History, Violation
 from headrace.testing.sim.latest import Keeper
 from headrace.testing.sim.loop import OWNER, Owner, SimLoop
 from headrace.testing.sim.machine import PORT, Machine
+from headrace.testing.sim.modern import FLAGS as NEW_PROTOCOL_FLAGS
+from headrace.testing.sim.modern import ModernMember
 from headrace.testing.sim.network import Fabric, SimNetwork
 from headrace.testing.sim.power import Forfeit, Power
 from headrace.testing.sim.producers import Copier, IdempotentProducer, TransactionalProducer
@@ -40,7 +42,7 @@ from headrace.testing.sim.watch import Watch
 
 SAFETY_SECONDS: Final = 7.0
 LIVENESS_SECONDS: Final = 60.0
-EXTRAS: Final = ("rebirth", "compaction")
+EXTRAS: Final = ("rebirth", "compaction", "new protocol")
 CLIENT_HOST: Final = "127.0.9.1"
 
 
@@ -139,6 +141,8 @@ class World:
         host = f"127.0.1.{node_id}" if near else f"10.0.1.{node_id}"
         if "compaction" in self.extras:
             flags.update(latest.FLAGS)
+        if "new protocol" in self.extras:
+            flags.update(NEW_PROTOCOL_FLAGS)
         if self.options.variant is not None:
             flags.update(VARIANTS[self.options.variant].flags)
         if self.options.nodes > 1:
@@ -358,6 +362,12 @@ class World:
             self.keeper = Keeper(self.client("kai"), self.client("kim"), self.history, now_ms)
             self.spawn(Owner("kai"), self.keeper.run())
             self.spawn(Owner("kim"), self.keeper.read())
+        if "new protocol" in self.extras:
+            orders = [("orders", index) for index in range(self.topics["orders"])]
+            for name in ("nia", "nil"):
+                member = ModernMember(self.client(name), self.history, "modern readers", orders)
+                self.members.append(member)
+                self.spawn(Owner(name), member.run())
 
     async def _heal(self) -> None:
         self.fabric.heal_all()
