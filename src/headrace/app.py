@@ -245,7 +245,7 @@ class Node:
             on_death=self._nodes.suspected,
             on_address=self._address_book.told,
         )
-        service.council.skew_of = gossip.skew_of
+        service.council.skew_of, service.council.belief_of = gossip.skew_of, gossip.belief_of
         service.controller.subscribe(gossip.changed)
         self._undo.push_async_callback(gossip.stop)
         gossip.start(service.node.node_id, service.image)

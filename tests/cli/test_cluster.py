@@ -199,9 +199,12 @@ def test_a_dead_node_is_told_emptied_and_removed_and_nothing_is_lost(operate, co
     assert operate("reassign", name, "-r", "3").code == 0
     assert "holds" in operate("remove", "3").err
     cluster.node(3).kill()
-    down = until(lambda: found if "offline:" in (found := operate("status")).out else None)
+
+    def is_told(found: Any) -> bool:  # nodes and partitions are asked for one after the other
+        return "offline:" in found.out and "warning: node 3 is down" in found.err
+
+    down = until(lambda: found if is_told(found := operate("status")) else None)
     assert down.code == 1
-    assert "warning: node 3 is down" in down.err
     assert len(operate("status", "--json").json["partitions"]["offline"]) >= 2
     refused = operate("rebalance", "--dry-run")
     assert refused.code == 1
@@ -224,6 +227,38 @@ def test_a_dead_node_is_told_emptied_and_removed_and_nothing_is_lost(operate, co
     balanced = operate("rebalance", "--yes")
     assert balanced.code == 0, balanced.err
     assert operate("rebalance").out == "the cluster is in balance: nothing moves\n"
+
+
+# Nobody decides
+
+
+@pytest.mark.timeout(400)
+def test_status_tells_what_a_node_sees_when_the_quorum_is_lost(command, tmp_path, monkeypatch):
+    monkeypatch.delenv("HEADRACE_CLUSTER_SECRET", raising=False)
+    with Cluster(tmp_path, "--flush", "os", nodes=3) as running:
+        monkeypatch.setenv("HEADRACE_BOOTSTRAP", running.bootstrap_servers)
+        until(lambda: sum(member["votes"] for member in command("cluster", "status", "--json").json["quorum"]) == 3)
+        running.node(2).kill()
+        running.node(3).kill()
+
+        def lost() -> Any:
+            ran = command("cluster", "status", "--json")
+            return ran if ran.code == 1 and ran.out and ran.json.get("voters_seen") == 1 else None
+
+        found = until(lost).json
+        assert (found["controller"], found["seen_by"], found["voters"]) == (None, 1, 3)
+        assert found["last_controller"] in (1, 2, 3)
+        assert found["nodes"][0]["gossip"] == "alive"
+        shown = command("cluster", "status")
+        assert shown.code == 1
+        assert "quorum lost: 1 of 3 nodes that vote are seen, and 2 are needed" in shown.out
+        assert f"start node 2 ({running.node(2).bootstrap_servers}), node 3" in shown.err
+        running.node(1).stop()
+        running.node(1).launch()  # it cannot catch up, and tells all the same
+        waiting = until(lost).json
+        assert [node["node_id"] for node in waiting["nodes"]] == [1, 2, 3]
+        running.node(2).start()
+        until(lambda: (ran := command("cluster", "status", "--json")).out and ran.json.get("controller"))
 
 
 # Preparing

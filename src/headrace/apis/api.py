@@ -68,5 +68,6 @@ class Api:
     for_peers: bool = False  # other nodes only; not advertised
     for_peers_from: int | None = None  # the same from this version on; `handle` refuses others
     private: bool = False  # ours, not Kafka's; not advertised
+    always: bool = False  # answered before this node has caught up with its cluster, too
     for_controller: bool = False  # handed on to the controller, as it is, by a node that is not the controller
     max_request_bytes: int = REQUEST_BYTES  # larger ones close the connection: decoding must not hold up the loop

@@ -96,10 +96,15 @@ class Council:
         self.ensure_topic = ensure_topic
         self._counters = counters or ClusterCounters()
         self.skew_of: Callable[[int], float | None] = lambda node: None  # of a node's clock, in ms, as gossip sees it
+        self.belief_of: Callable[[int], str | None] = lambda node: None  # what gossip believes of a node
+        self.last_leader: int | None = None  # for people: who decided when somebody did
 
     @property
     def leader(self) -> int | None:
-        return self._controller.quorum.leader
+        leader = self._controller.quorum.leader
+        if leader is not None:
+            self.last_leader = leader  # every beat asks
+        return leader
 
     @property
     def leads(self) -> bool:

@@ -69,6 +69,11 @@ class Gossip:
         """How far a node's clock is ahead of ours, in ms, as far as that is known."""
         return None if self._swim is None else self._swim.skew_ms(node)
 
+    def belief_of(self, node: int) -> str | None:
+        """What gossip believes of a node: alive, suspect, dead or left; None if it knows nothing."""
+        member = None if self._swim is None else self._swim.members.get(node)
+        return None if member is None else member.state.name.lower()
+
     def start(self, node_id: int, image: Image) -> None:
         """This node is registered: gossip, as soon as there is somebody."""
         self._node_id = node_id

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from headrace.cli import output
+from headrace.cli import lost_quorum, output
 from headrace.cli.operating import open_cluster
 from headrace.cli.options import BOOTSTRAP, TIMEOUT_S, Bootstrap, Json, Properties, Timeout
 
 if TYPE_CHECKING:
-    from headrace.client.cluster import Cluster, ClusterView, Member, NodeView, Placed
+    from headrace.client.cluster import Cluster, ClusterView, LocalView, Member, NodeView, Placed
 
 SKEW_MS: Final = 500.0
 SHOWN: Final = 10  # partitions of each kind; --json has all
@@ -76,7 +76,7 @@ def status(
     """Show controller, nodes, and partitions that need care.
 
     \b
-      headrace cluster status                     exit code 1 if a partition is offline
+      headrace cluster status                     exit code 1 if a partition is offline, or nobody decides
       headrace cluster status --watch             until Ctrl-C
       headrace cluster status --json | jq .partitions.offline
 
@@ -89,20 +89,23 @@ def status(
     A partition is offline when nobody leads it: it can be neither written nor read. It is under-replicated when a
     replica is not in sync. It is not led by its preferred replica after a failure; that mends itself, or at once with
     `headrace cluster elect`.
+
+    Without a controller (more than half of the nodes that vote are gone) it shows what one node sees.
     """
     with open_cluster(bootstrap, properties, timeout) as cluster:
         while True:
-            found = look(cluster, skew_limit_ms)
+            found = observe(cluster, skew_limit_ms)
             if watch and not json and sys.stdout.isatty():
                 print(CLEAR, end="")
-            if json and watch:
-                output.emit_line(document(found))
-            elif json:
-                output.emit(document(found))
-            else:
+            if json:
+                seen = document(found) if isinstance(found, Status) else lost_quorum.document(found)
+                (output.emit_line if watch else output.emit)(seen)
+            elif isinstance(found, Status):
                 show(found)
+            else:
+                lost_quorum.show(found)
             if not watch:
-                return 1 if found.offline else 0
+                return 0 if isinstance(found, Status) and not found.offline else 1
             sys.stdout.flush()
             time.sleep(interval)
             if not json and not sys.stdout.isatty():
@@ -150,6 +153,23 @@ def describe(cluster: Cluster) -> ClusterView:
                 f"no controller answers ({error}): more than half of the nodes that vote must be up", error.code
             ) from None
         raise
+
+
+def observe(cluster: Cluster, skew_limit_ms: float) -> Status | LocalView:
+    """All that one look finds; without a controller, what a node sees."""
+    from headrace.client.cluster import PASSING
+    from headrace.client.errors import ClientError
+
+    lost = lost_quorum.without_controller(cluster)
+    if lost is not None:
+        return lost
+    try:
+        return look(cluster, skew_limit_ms)
+    except ClientError as error:  # it may have gone meanwhile
+        lost = lost_quorum.without_controller(cluster) if error.code in PASSING else None
+        if lost is None:
+            raise
+        return lost
 
 
 def look(cluster: Cluster, skew_limit_ms: float) -> Status:

@@ -35,6 +35,7 @@ from kio.schema.metadata.v12.request import MetadataRequest  # isort: skip
 from kio.schema.metadata.v12.response import MetadataResponse  # isort: skip
 
 ADMIN_KEY: Final = 32004
+LOCAL_KEY: Final = 32005
 METADATA_TOPIC: Final = "__cluster_metadata"
 PASSING: Final = frozenset({"UNREACHABLE", "TIMED_OUT", "NOT_CONTROLLER", "REQUEST_TIMED_OUT"})  # may be gone next time
 
@@ -112,6 +113,39 @@ class ClusterView:
 
 
 @dataclass(frozen=True, slots=True)
+class Sighting:
+    """A node as another one sees it. `state`: what the controller said last; `gossip`: what gossip believes."""
+
+    node_id: int
+    host: str
+    port: int
+    voter: bool
+    state: str | None
+    gossip: str | None
+
+    @property
+    def is_seen(self) -> bool:
+        return self.gossip in ("alive", "suspect")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalView:
+    """What one node sees, whether or not there is a controller."""
+
+    cluster_id: str
+    node_id: int
+    leader: int | None
+    last_leader: int | None
+    term: int
+    commit: int
+    nodes: tuple[Sighting, ...]
+
+    @property
+    def voters(self) -> tuple[Sighting, ...]:
+        return tuple(node for node in self.nodes if node.voter)
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     topic: str
     index: int
@@ -149,6 +183,23 @@ class Cluster:
         nodes = tuple(NodeView(**_known(node)) for node in sorted(found["nodes"], key=lambda node: node["node_id"]))
         self._addresses |= dict.fromkeys((node.host, node.port) for node in nodes)
         return ClusterView(found["cluster_id"], found["leader"], found["term"], found["commit"], nodes)
+
+    def local_view(self) -> LocalView | None:
+        """The cluster as the first node sees it that answers; None if it is of a release that cannot tell."""
+
+        def ask(raw: RawConnection) -> Any:
+            return json.loads(raw.exchange(_HEADER.pack(LOCAL_KEY, 0, 0, -1), "LocalView")[4:])
+
+        try:
+            found = self._anywhere(ask)
+        except ClientError as error:
+            if error.code == "TIMED_OUT":
+                return None
+            raise
+        nodes = tuple(Sighting(**{name: node[name] for name in Sighting.__slots__}) for node in found["nodes"])
+        self._addresses |= dict.fromkeys((node.host, node.port) for node in nodes if node.host)
+        facts = {name: found[name] for name in LocalView.__slots__ if name != "nodes"}
+        return LocalView(**facts, nodes=nodes)
 
     def quorum(self) -> tuple[Member, ...]:
         """Voters first."""

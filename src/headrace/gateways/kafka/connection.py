@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
         if api.for_peers:
             if self._context.peer is None:
                 raise ProtocolError(f"{api.name} is for the nodes of the cluster")
-        elif not self._service.serving:
+        elif not (self._service.serving or api.always):
             self.close()  # this node has not caught up with its cluster; another one will answer
             return
         if len(frame) > api.max_request_bytes:
