@@ -44,6 +44,25 @@ def test_a_leader_that_is_killed_loses_nothing_and_comes_back(tmp_path):
         assert ledger.close() == [], cluster.logs()
 
 
+@pytest.mark.slow
+def test_a_leader_whose_disk_flipped_a_bit_lets_others_lead_and_copies_theirs(tmp_path):
+    with Cluster(tmp_path, nodes=3) as cluster:
+        ledger = opened(cluster)
+        number = leader_of(cluster, ledger)
+        node = cluster.node(number)
+        node.stop()
+        [log] = (node.data_dir / "topics" / f"{ledger.topic}-0").glob("*.log")
+        data = bytearray(log.read_bytes())
+        data[len(data) // 2] ^= 1
+        log.write_bytes(data)
+        node.start()
+        cluster.await_in_sync(ledger.topic, 3)
+        cluster.await_(lambda: leader_of(cluster, ledger) == number, "it leads again, and knows nothing")
+        assert ledger.close() == [], cluster.logs()  # reads everything
+        assert [path.name for path in (node.data_dir / "stray").iterdir()] == [f"{ledger.topic}-0"]
+        cluster.await_in_sync(ledger.topic, 3)
+
+
 def test_a_leader_that_is_paused_acknowledges_nothing_more(tmp_path):
     with Cluster(tmp_path, nodes=3) as cluster:
         ledger = opened(cluster)

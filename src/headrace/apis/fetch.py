@@ -199,8 +199,8 @@ def _note(partition: Partition, want: Wanted, copier: Copier) -> FetchedPartitio
 
 def _storage_fault(ctx: Context, error: StorageError, found: tuple[Partition, Span] | None) -> ApiError:
     corrupt = isinstance(error, CorruptionError)
-    if corrupt and found is not None:
-        ctx.service.partitions.suspect(*found)
+    if corrupt and found is not None and ctx.service.partitions.suspect(*found):
+        corrupt = False  # others have it whole: the client shall look for them, and not give up
     return ApiError(ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error, str(error))
 
 

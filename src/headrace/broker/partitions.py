@@ -232,11 +232,17 @@ class Partitions:
         if isinstance(error, DiskFailedError) and partition.log.config.storage == "disk":
             self._disk_failed(error)
 
-    def suspect(self, partition: Partition, span: Span) -> None:
-        """A read has found damage. Look again; and if it is so, let others lead who are in sync, and copy ours anew."""
-        if partition not in self._suspects and self._others_have(partition):
+    def suspect(self, partition: Partition, span: Span) -> bool:
+        """A read has found damage. Look again; and if it is so, let others lead who are in sync, and copy ours anew.
+
+        False if there are none.
+        """
+        if not self._others_have(partition):
+            return False
+        if partition not in self._suspects:
             looking = asyncio.get_running_loop().create_task(self._look_again(partition, span), name="damage")
             self._suspects[partition] = looking
+        return True
 
     async def _look_again(self, partition: Partition, span: Span) -> None:
         try:
