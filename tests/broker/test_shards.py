@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.internal_topics import OFFSETS_TOPIC
+from headrace.broker.markers import EndMarker
 from headrace.broker.shards import Shards, partition_for
 from headrace.broker.transactions import TRANSACTION_TOPIC, TransactionCoordinator
 from headrace.core.errors import ApiError, ErrorCode
@@ -50,10 +51,10 @@ class Markers:
     """Markers that are never written while `refuse` is set."""
 
     def __init__(self) -> None:
-        self.written: list[tuple[Any, ...]] = []
+        self.written: list[EndMarker] = []
         self.refuse = False
 
-    async def write(self, *marker: Any, bumped: bool = False) -> None:
+    async def write(self, marker: EndMarker) -> None:
         if self.refuse:
             raise ApiError(ErrorCode.leader_not_available)
         self.written.append(marker)
@@ -176,7 +177,9 @@ def test_a_new_coordinator_writes_the_markers_that_the_old_one_could_not() -> No
 
         cluster.elect(2)
         await cluster.until(lambda: markers[2].written)
-        assert markers[2].written == [("orders", 0, who.producer_id, who.producer_epoch + 1, True, 1)]
+        assert markers[2].written == [
+            EndMarker("orders", 0, who.producer_id, who.producer_epoch + 1, True, 1, bumped=True)
+        ]
         assert await refusal(coordinators[1].init_producer_id("t", 60_000)) is NOT_COORDINATOR
         again = await coordinators[2].init_producer_id("t", 60_000)
         assert (again.error, again.producer_id) == (ErrorCode.none, who.producer_id)
