@@ -195,7 +195,7 @@ class Node:
         self._copy(service)
         self._gossip(service)
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
-        attendance.is_fit = lambda: partitions.is_fit
+        attendance.is_fit = partitions.examined
         attendance.start()
         undo.push_async_callback(attendance.leave)
         await attendance.admitted()

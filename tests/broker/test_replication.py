@@ -349,6 +349,33 @@ def test_a_leader_whose_read_finds_damage_lets_others_lead_and_copies_theirs() -
     cluster.run(scenario())
 
 
+def test_damage_that_a_coordinator_finds_when_it_loads_is_looked_at_with_the_next_beat() -> None:
+    cluster = three(**DURABLE)
+    cluster.new_files = FaultyFiles
+
+    async def scenario() -> None:
+        await cluster.start()
+        for _ in range(20):
+            await cluster.nodes[1].produce(b"a" * 100)
+        node = cluster.nodes[1]
+        assert node.partitions.examined()
+        [path] = [path for path in node.files.paths() if path.endswith(".log")]
+        node.files.flip(path, 8 * 700)
+        with pytest.raises(CorruptionError):
+            list(node.get().read_all())
+        assert node.partitions.examined(), "it is looked at again first"
+        await cluster.until(lambda: not node.partitions.examined())
+        cluster.decide(*decisions.fence(cluster.image, 1, decisions.Standard()))
+        await node.partitions.settled()
+        assert cluster.record().leader == 2
+        assert node.partitions.examined()
+        cluster.decide(*decisions.unfence(cluster.image, 1, decisions.Standard()))
+        await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
+        assert node.values() == cluster.nodes[2].values()
+
+    cluster.run(scenario())
+
+
 def test_a_leader_that_nobody_follows_in_sync_serves_what_is_whole() -> None:
     cluster = three(**DURABLE)
     cluster.new_files = FaultyFiles

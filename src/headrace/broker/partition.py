@@ -35,6 +35,7 @@ from headrace.wire import batch
 
 if TYPE_CHECKING:
     from headrace.core.ports import Clock, Workers
+    from headrace.storage.span import Span
     from headrace.wire.batch import BatchHeader, Record
 
 NOBODY: Final = -1
@@ -54,6 +55,7 @@ class Partition:
         "_polls",
         "_stable_offset",
         "_touched",
+        "damaged",
         "durable_ack",
         "epoch_start_offset",
         "guards",
@@ -99,6 +101,7 @@ class Partition:
         self.epoch_start_offset = 0  # where the log ended when we began to lead
         self.traffic = traffic
         self.durable_ack = False
+        self.damaged: Span | None = None  # what a reader in a worker has found so
         self.high_watermark = log.start_offset
         # Who keeps pending records here is asked before a marker is appended (it may raise ApiError), and told of it:
         # (partition, producer id, epoch, commit).
@@ -472,10 +475,12 @@ class Partition:
         log = self.log
         offset = log.start_offset
         while self._must_lead() and (span := log.locate(offset, READ_CHUNK_BYTES, log.end_offset)) is not None:
-            data = span.read()
+            try:
+                data = span.read()
+            except CorruptionError:
+                self.damaged = span
+                raise
             for header in batch.headers(data):
-                if not batch.crc_matches(data, header):
-                    raise StorageError(f"{self.topic}-{self.index}: bad checksum at offset {header.base_offset}")
                 yield header, [record for record in batch.records(data, header) if record.offset >= offset]
             offset = span.next_offset
 

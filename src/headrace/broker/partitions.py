@@ -18,6 +18,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -112,6 +113,14 @@ class Partitions:
             return False
         records = [self._image.partition(*place) for place in self._damaged] if self._image is not None else []
         return not any(record is not None and self.node_id in record.isr and len(record.isr) > 1 for record in records)
+
+    def examined(self) -> bool:
+        """At every beat: take up what readers in workers have found, and say whether this node is fit."""
+        for partition in list(self):
+            if partition.damaged is not None:
+                span, partition.damaged = partition.damaged, None
+                self.suspect(partition, span)
+        return self.is_fit
 
     def get(self, topic: str, index: int) -> Partition:
         """The partition if we lead it, or the ApiError that its client deserves."""
@@ -417,7 +426,7 @@ class Partitions:
                 self._disk.remove(f"topics/{name}")
             elif f"topics/{name}" not in expected:
                 logger.warning("a directory belongs to no topic; it is set aside", extra={"directory": name})
-                self._disk.rename(f"topics/{name}", f"stray/{name}")
+                self._disk.rename(f"topics/{name}", _free_name(self._disk, f"stray/{name}"))
 
     def fail_disk(self, error: StorageError) -> None:
         """The data directory is gone for us: every log on it goes offline."""
@@ -443,3 +452,9 @@ def _quietly(action: Callable[[], object]) -> None:
         action()
     except StorageError as error:
         logger.warning("a log did not close cleanly", extra={"reason": str(error)})
+
+
+def _free_name(files: Files, path: str) -> str:
+    """`path`, or a name after it that nothing has yet: what is set aside never replaces what was."""
+    names = itertools.chain([path], (f"{path}.{number}" for number in itertools.count(2)))
+    return next(each for each in names if not files.exists(each))
