@@ -60,6 +60,7 @@ class Member:
         self._owned: list[Partition] = []
         self._positions: dict[Partition, int] = {}
         self.running = True
+        self.restless = True  # until the cluster is healed
 
     async def run(self) -> None:
         while self.running:

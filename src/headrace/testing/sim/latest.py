@@ -56,7 +56,7 @@ class Keeper:
             sequence += len(words)
             while not await self._send(words, content):
                 await self._client.pause(0.1)
-            await self._client.pause(0.2)
+            await self._client.pause(0.3)
 
     def _word(self) -> Word:
         dice = self._client.dice
@@ -98,7 +98,7 @@ class Keeper:
                 offset = 0 if self._reader.dice.random() < 0.1 else max([offset, *ends])
             elif row is not None and row.error_code not in LATER:
                 raise Violation(f"{self._reader.name} got {row.error_code.name} at {offset} of {NAME}")
-            await self._reader.pause(0.2)
+            await self._reader.pause(0.5)
 
     def _saw(self, offset: int, word: Word) -> None:
         before = self._places.setdefault(offset, word)

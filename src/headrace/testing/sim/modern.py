@@ -114,13 +114,13 @@ class ModernMember(Member):
         self._history.resumed(self.group, partition, self._positions[partition], known)
 
     async def _round(self) -> None:
-        restless = self._client.dice.random()
-        if restless < 0.08:
+        mood = self._client.dice.random() if self.restless else 1.0
+        if mood < 0.08:
             await self._leave()  # and come back as somebody else
             self._let_go()
             self._member_id = self._new_id()
             raise Rejoin
-        if restless < 0.12:
+        if mood < 0.12:
             await self._client.pause(4.0)  # longer than a session: others take over, and it is fenced
         for partition in self._owned:
             await self._read(partition)

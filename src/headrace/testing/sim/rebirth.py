@@ -68,7 +68,7 @@ class Phoenix:
             life = self.life = await self._make()
             for number in range(dice.randrange(2, 7)):
                 await self._write(life, number)
-                await self._client.pause(0.2)
+                await self._client.pause(0.3)
             if not self.running:
                 return
             await self._delete(life)
@@ -77,7 +77,7 @@ class Phoenix:
         while self.running:
             if self.life is not None:
                 await self._read(self.life)
-            await self._reader.pause(0.2)
+            await self._reader.pause(0.5)
 
     def check(self, found: Sequence[tuple[int, bytes | None]]) -> None:
         """`found`: everything that is in the last life. Raises Violation."""

@@ -126,7 +126,7 @@ class World:
         if options.plain or options.simple or options.rot or options.variant is not None:
             return ()
         dice = self._stream("extras")
-        return tuple(each for each in EXTRAS if dice.random() < 0.35)
+        return tuple(each for each in EXTRAS if dice.random() < 0.25)
 
     def _machine(self, node_id: int) -> Machine:
         flags = {
@@ -370,6 +370,8 @@ class World:
                 self.spawn(Owner(name), member.run())
 
     async def _heal(self) -> None:
+        for member in self.members:
+            member.restless = False
         self.fabric.heal_all()
         self.fabric.loss = self.fabric.doubling = 0.0
         self.fabric.delay_s = 0.0005
