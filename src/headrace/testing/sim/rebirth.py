@@ -22,6 +22,7 @@ NAME: Final = "phoenix"
 PLACE: Final = (NAME, 0)
 PRODUCE_BY_ID, FETCH_BY_ID, DELETE_TOPICS = (0, 13), (1, 13), (20, 6)
 GONE: Final = frozenset({ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition})
+UNDECIDED: Final = frozenset({ErrorCode.request_timed_out, ErrorCode.not_controller})  # done by the next one, perhaps
 NOT_YET: Final = LATER | {ErrorCode.inconsistent_topic_id, ErrorCode.invalid_replication_factor}
 
 
@@ -135,7 +136,7 @@ class Phoenix:
             if row.error_code == ErrorCode.none or (uncertain and row.error_code in GONE):
                 self._dead[life.topic_id] = None
                 return
-            uncertain |= row.error_code == ErrorCode.request_timed_out
+            uncertain |= row.error_code in UNDECIDED
             if row.error_code not in NOT_YET:
                 raise Violation(f"DeleteTopics: {row.error_code.name} {row.error_message}")
             await client.pause(0.1)
