@@ -470,3 +470,19 @@ def test_an_idle_cluster_does_not_ask_all_the_time() -> None:
         assert cluster.fetches - before <= 2 * 21
 
     cluster.run(scenario())
+
+
+def test_what_is_set_aside_never_replaces_what_was() -> None:
+    cluster = ReplicaCluster(1, flush="ack")
+    cluster.make_topic((1,))
+
+    async def scenario() -> None:
+        await cluster.start()
+        files = cluster.nodes[1].files
+        for content in (b"one", b"two", b"three"):
+            files.store("topics/unknown-0/note", content)
+            cluster.nodes[1].partitions._remove_strangers(cluster.image)
+        assert files.names("stray") == ["unknown-0", "unknown-0.2", "unknown-0.3"]
+        assert [files.load(f"stray/{name}/note") for name in files.names("stray")] == [b"one", b"two", b"three"]
+
+    cluster.run(scenario())
