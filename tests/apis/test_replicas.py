@@ -216,3 +216,20 @@ def test_a_batch_that_too_few_replicas_got_is_not_acknowledged() -> None:
         assert part.error_code == ErrorCode.not_enough_replicas
 
     cluster.run(scenario())
+
+
+def test_a_topic_cannot_want_more_in_sync_than_it_has_replicas() -> None:
+    cluster = ReplicaCluster(1, min_insync_replicas=2)
+    cluster.make_topic((1,))
+    records = batch.build([(None, b"a")], timestamp_ms=1_767_225_600_000)
+    topics = [{"name": TOPIC, "partition_data": [{"index": 0, "records": records}]}]
+    fields = {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": topics}
+
+    async def scenario() -> None:
+        await cluster.start()
+        leader = cluster.nodes[1]
+        leader.service.check_insync = lambda partition: Service.check_insync(leader.service, partition)
+        part = (await call(leader, produce.API, 9, fields)).responses[0].partition_responses[0]
+        assert part.error_code == ErrorCode.none
+
+    cluster.run(scenario())

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from headrace.apis.api import Api, Context, Encoded
 from headrace.broker.admission import Candidate, Ticket
 from headrace.broker.compressing import in_codec
+from headrace.broker.service import few_in_sync
 from headrace.broker.waiting import Commit
 from headrace.core import limits
 from headrace.core.errors import ApiError, ErrorCode, ProtocolError
@@ -225,7 +226,7 @@ def _when_committed(
         for partition, next_offset, rows, place in waits:
             if commit.error is not None and (partition.high_watermark < next_offset or not partition.leads):
                 rows[place] = _refused(ctx, rows[place].index, commit.error)
-            elif 1 < partition.log.config.min_insync_replicas > partition.in_sync:
+            elif few_in_sync(partition):
                 few = ApiError(ErrorCode.not_enough_replicas_after_append)
                 rows[place] = _refused(ctx, rows[place].index, few)
         return Encoded(produce_answer(ctx.version, answers))

@@ -94,9 +94,15 @@ class Service:
 
     def check_insync(self, partition: Partition) -> None:
         """Refuse a write that too few replicas would get."""
-        if partition.in_sync < partition.log.config.min_insync_replicas:
+        if few_in_sync(partition):
             raise ApiError(ErrorCode.not_enough_replicas)
 
     def count_error(self, api: str, code: int) -> None:
         errors = self.counters.errors
         errors[api, code] = errors.get((api, code), 0) + 1
+
+
+def few_in_sync(partition: Partition) -> bool:
+    """Whether writes must not be acknowledged. A topic cannot want more replicas in sync than it has."""
+    replicas = 1 if partition.record is None else len(partition.record.replicas)
+    return partition.in_sync < min(partition.log.config.min_insync_replicas, replicas)
