@@ -20,7 +20,8 @@ NODES = (1, 3, 3, 1, 5, 3, 1, 3, 3, 1)  # by the last digit of the seed
 # Nodes and seeds that have once shown a bug: first those from the time when every acknowledgement was synced.
 PLAIN_REGRESSIONS = [(3, 29), (5, 114), (3, 85), (3, 1180)]
 REGRESSIONS = [
-    (3, 30009),  # a killed node counted as one that had lost bytes, and one that had was elected
+    (3, 30009),  # a killed node counted as one that had lost bytes, and one that had was elected (drawn otherwise then)
+    (3, 407),  # a client went back to an older leader: the simulation's own fault
 ]
 
 pytestmark = pytest.mark.timeout(600)

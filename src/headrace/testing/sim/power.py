@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from headrace.storage.directory import STARTS
 
 if TYPE_CHECKING:
-    from headrace.broker.image import PartitionRecord
+    from headrace.broker.image import Image, PartitionRecord
     from headrace.testing.files import FaultyFiles
     from headrace.testing.sim.machine import Machine
     from headrace.testing.sim.world import World
@@ -43,12 +43,19 @@ class Power:
             return False
         return all(machine.node_id not in each.isr or self._is_guarded(each, machine) for each in self._records())
 
-    def look(self) -> None:
-        """There is a new image."""
-        if self._dark and self._world.flush != "ack":
-            for record in self._records():
-                if not any(self._is_intact(node) for node in record.isr):
-                    self._world.fail(Forfeit(f"nobody in sync with {record.topic}-{record.index} has kept its power"))
+    def look(self, before: Image | None) -> None:
+        """There is a new image. Who lost nothing and was put out because it registered is the broker's own fault."""
+        if not self._dark or self._world.flush == "ack" or before is None:
+            return
+        now = self._world.watch.newest_image
+        assert now is not None
+        starts = {node.node_id: node.start for node in before.brokers.values()}
+        registered = any(node.start > starts.get(node.node_id, 0) for node in now.brokers.values())
+        for record in [] if registered else self._records():
+            was = before.partition(record.topic, record.index)
+            had = was is not None and any(self._is_intact(node) for node in was.isr)
+            if had and not any(self._is_intact(node) for node in record.isr):
+                self._world.fail(Forfeit(f"nobody in sync with {record.topic}-{record.index} has kept its power"))
 
     def _records(self) -> list[PartitionRecord]:
         image = self._world.watch.newest_image

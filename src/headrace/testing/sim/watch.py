@@ -56,8 +56,9 @@ class Watch:
             self._applies(controller.quorum.node_id, entry)
             apply(controller, entry)
             if entry.index > self._newest:
-                self._newest, self.newest_image = entry.index, controller.image
-                self._world.power.look()
+                before, self.newest_image = self.newest_image, controller.image
+                self._newest = entry.index
+                self._world.power.look(before)
 
         def watched_restore(controller: Controller, snapshot: Any) -> None:
             restore(controller, snapshot)
