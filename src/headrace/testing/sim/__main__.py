@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from headrace.testing.sim.run import campaign, simulate
+from headrace.testing.sim.run import campaign, nodes_of, simulate
 from headrace.testing.sim.variants import VARIANTS
 
 
@@ -14,7 +14,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=200, help="how many histories")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="replay this one and print what happens")
-    parser.add_argument("--nodes", type=int, default=3, help="machines")
+    parser.add_argument("--nodes", type=int, help="machines (default: 1, 3 or 5, by the last digit of the seed)")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     parser.add_argument("--calm", action="store_true", help="without faults")
     parser.add_argument(
@@ -24,7 +24,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.seed is not None:
         how = {"trace": True, "faults": not given.calm, "plain": given.plain}
-        report = simulate(given.seed, nodes=given.nodes, variant=given.variant, **how)
+        report = simulate(given.seed, nodes=given.nodes or nodes_of(given.seed), variant=given.variant, **how)
         print(f"seed {report.seed} holds: {report.turns} turns, {report.virtual_s:.1f} s, digest {report.digest}")
         return 0
     seeds = range(given.first, given.first + given.seeds)
