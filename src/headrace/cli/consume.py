@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import json as jsonlib
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +20,8 @@ from headrace.cli.options import BOOTSTRAP, TIMEOUT_S, Bootstrap, Properties, Ti
 from headrace.cli.report import UsageError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from headrace.client.connection import Connection
     from headrace.client.message import Message
 
@@ -140,10 +144,13 @@ def _print(batches: Batches, printer: Printer, *, quiet: bool) -> None:
     """Print until there is no more, enough, or Ctrl-C (which is how following ends: no failure)."""
     interrupted = False
     try:
-        for batch in batches:
-            printer.print(batch)
-            if printer.is_done:
-                break
+        with _heard_interrupts() as heard:
+            for batch in batches:
+                printer.print(batch)
+                if printer.is_done:
+                    break
+                if heard:
+                    raise KeyboardInterrupt
     except (KeyboardInterrupt, BrokenPipeError) as error:
         interrupted = isinstance(error, KeyboardInterrupt)
         with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
@@ -156,6 +163,25 @@ def _print(batches: Batches, printer: Printer, *, quiet: bool) -> None:
         output.note(printer.summary())
     if interrupted:
         raise typer.Exit(130)
+
+
+@contextlib.contextmanager
+def _heard_interrupts() -> Iterator[list[int]]:
+    """Ctrl-C interrupts as ever, and is written down: raised at a bad moment, in a callback, it would be lost."""
+    heard: list[int] = []
+
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield heard
+        return
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _alone(connection: Connection, topics: list[str], wish: spans.Wish, *, quiet: bool) -> Batches:

@@ -31,7 +31,7 @@ class Writer(threading.Thread):
 
     def __init__(self, name: str, bootstrap_servers: str, topic: str, partitions: int) -> None:
         super().__init__(name=name, daemon=True)
-        self.acknowledged: dict[int, Place] = {}
+        self.acknowledged: dict[int, tuple[int, int | None]] = {}
         self.last_acknowledged_at = 0.0
         self.longest_silence_s = 0.0
         self.sent = 0
@@ -210,6 +210,8 @@ class Ledger:
             if len(writer.acknowledged) != writer.sent:
                 yield f"{writer.name}: {writer.sent} sent, {len(writer.acknowledged)} acknowledged"
             for number, (partition, offset) in writer.acknowledged.items():
+                if offset is None:  # an attempt that was not needed was answered: somewhere it is (see below)
+                    continue
                 there = found[partition][offset] if offset < len(found[partition]) else None
                 if there != f"{writer.name}:{number}".encode():
                     yield f"{writer.name}:{number} was acknowledged at {partition}/{offset}; there is {there!r}"
