@@ -21,6 +21,7 @@ PLAIN_REGRESSIONS = [(3, 29), (5, 114), (3, 85), (3, 1180)]
 REGRESSIONS = [
     (3, 30009),  # a killed node counted as one that had lost bytes, and one that had was elected (drawn otherwise then)
     (3, 407),  # a client went back to an older leader: the simulation's own fault
+    (3, 20522),  # killed before its first sync, a log of a deleted topic was taken for one of the new topic
 ]
 
 pytestmark = pytest.mark.timeout(600)

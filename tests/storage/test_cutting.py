@@ -131,5 +131,15 @@ def test_a_log_knows_whose_it_is() -> None:
     assert cutting.owner(files, PATH) is None
     cutting.give_to(log, b"0123456789abcdef")
     fill(log, 1)
+    assert cutting.owner(files, PATH) == b"0123456789abcdef", "a kill before the first sync must not make it anybody's"
     sync(log)
     assert cutting.owner(files.power_cut(Random(1)), PATH) == b"0123456789abcdef"
+
+
+def test_half_an_owner_is_none() -> None:
+    files = FaultyFiles()
+    log = reopen(files)
+    files.store(f"{PATH}/{cutting.OWNER}", b"0123")
+    assert cutting.owner(files, PATH) is None
+    cutting.give_to(log, b"0123456789abcdef")
+    assert cutting.owner(files, PATH) == b"0123456789abcdef"

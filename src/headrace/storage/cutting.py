@@ -1,13 +1,14 @@
 """The rare things that are done to a log as a whole: cut its end off, begin it elsewhere, tell whose it is.
 
 Rules:
-- Everything here but `give_to` is blocking. While a cut runs in a worker `Log.cutting` is set: nobody else touches the
+- Everything here is blocking. While a cut runs in a worker `Log.cutting` is set: nobody else touches the
   log then, and no sync or swap may be under way (`Log.busy`).
 - The recovery point is lowered first: from then on it is no damage that bytes above it are missing. At every point at
   which the power may go, recovery finds the log as it was, or a shorter one that ends at or above the cut.
 - What was known of producers, transactions and epochs at the cut is what is known after it. Compaction will look again
   at everything from there on.
-- A log carries the id of its topic, in the file `owner`, stored with its first sync.
+- A log carries the id of its topic, in the file `owner`. It is written at once, so that it is there when only the
+  process is killed, and stored with the first sync.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.storage.log import Log
 
 OWNER: Final = "owner"
+OWNER_BYTES: Final = 16
 
 
 def truncate(log: Log, offset: int, *, now_ms: int) -> None:
@@ -123,13 +125,26 @@ def _remove_now(log: Log) -> None:
 
 
 def owner(files: Files, path: str) -> bytes | None:
-    """Whose log lies at `path`; None if there is none, or nobody has said. Blocking."""
-    return files.load(f"{path}/{OWNER}") or None
+    """Whose log lies at `path`; None if there is none, or nobody has said (to the end). Blocking."""
+    found = files.load(f"{path}/{OWNER}") or b""
+    return found if len(found) == OWNER_BYTES else None
 
 
 def give_to(log: Log, owner_id: bytes) -> None:
-    """Remember whose it is. Durable with the next sync."""
-    log._backlog.chores.stores[f"{log.path}/{OWNER}"] = owner_id
+    """Remember whose it is, through a kill. Durable with the next sync."""
+    path = f"{log.path}/{OWNER}"
+    log._backlog.chores.stores[path] = owner_id
+    try:
+        file = log._files.open(path, create=True)
+    except DiskFullError:
+        return
+    try:
+        file.truncate(0)
+        file.append([owner_id])
+    except DiskFullError:
+        pass  # the first sync will say it
+    finally:
+        file.close()
 
 
 def remove(files: Files, path: str) -> None:
