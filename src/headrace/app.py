@@ -184,8 +184,10 @@ class Node:
             )
         )
         await self._run(lambda: trust_system(files, self._boot_id))
-        service.node = service.image.brokers[record.node_id]
-        partitions = service.partitions
+        node = service.image.brokers.get(record.node_id)
+        if node is None:
+            raise ConfigError(f"node {record.node_id} was removed from the cluster while it started")
+        service.node, partitions = node, service.partitions
         partitions.load(service.image)
         controller.subscribe(partitions.changed, settled=partitions.settled)
         controller.subscribe(service.groups.changed)

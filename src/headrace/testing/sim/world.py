@@ -20,7 +20,7 @@ from random import Random
 from typing import Any, Final
 
 from headrace.broker.commands import Answer, Command
-from headrace.core.errors import ErrorCode, StorageError
+from headrace.core.errors import ConfigError, ErrorCode, StorageError
 from headrace.core.ports import Address
 from headrace.testing.sim import faults, latest, oracles
 from headrace.testing.sim.admin import Admin
@@ -209,7 +209,8 @@ class World:
 
         def failed(error: Exception) -> None:
             self.note(f"node {machine.node_id} does not start: {error}")
-            if not machine.disk_fails:
+            is_unwanted = machine.retiring and isinstance(error, ConfigError)
+            if not machine.disk_fails and not is_unwanted:
                 self.fail(Violation(f"node {machine.node_id} does not start: {error!r}"))
 
         machine.start(failed)
