@@ -118,6 +118,8 @@ class History:
         await leader.produce(b"last")
         for task in self.writing:
             task.cancel()
+        # A follower hears of the last high watermark with its next answer.
+        await cluster.until(lambda: len({len(cluster.nodes[n].values()) for n in NODES}) == 1, 60)
         logs = [cluster.nodes[n].values() for n in NODES]
         assert logs[0] == logs[1] == logs[2]
         found = dict(logs[0])

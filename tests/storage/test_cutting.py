@@ -136,10 +136,11 @@ def test_a_log_knows_whose_it_is() -> None:
     assert cutting.owner(files.power_cut(Random(1)), PATH) == b"0123456789abcdef"
 
 
-def test_half_an_owner_is_none() -> None:
+@pytest.mark.parametrize("torn", [b"", b"0123", b"\0" * 20, b"0123456789abcdef", b"0123456789abcdef\0\0\0\0"])
+def test_a_torn_claim_says_nothing(torn: bytes) -> None:
     files = FaultyFiles()
     log = reopen(files)
-    files.store(f"{PATH}/{cutting.OWNER}", b"0123")
+    files.store(f"{PATH}/{cutting.CLAIM}", torn)
     assert cutting.owner(files, PATH) is None
     cutting.give_to(log, b"0123456789abcdef")
     assert cutting.owner(files, PATH) == b"0123456789abcdef"

@@ -7,13 +7,14 @@ Rules:
   which the power may go, recovery finds the log as it was, or a shorter one that ends at or above the cut.
 - What was known of producers, transactions and epochs at the cut is what is known after it. Compaction will look again
   at everything from there on.
-- A log carries the id of its topic, in the file `owner`. It is written at once, so that it is there when only the
-  process is killed, and stored with the first sync.
+- A log carries the id of its topic in the file `owner`, stored with the first sync. Until then the file `claim` tells,
+  written at once: it is there when only the process is killed. After a power cut it may be torn, and then says nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from zlib import crc32
 
 from headrace.core.errors import DiskFullError
 from headrace.storage import recovery
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from headrace.storage.log import Log
 
 OWNER: Final = "owner"
-OWNER_BYTES: Final = 16
+CLAIM: Final = "claim"
+CHECK_BYTES: Final = 4
 
 
 def truncate(log: Log, offset: int, *, now_ms: int) -> None:
@@ -125,26 +127,33 @@ def _remove_now(log: Log) -> None:
 
 
 def owner(files: Files, path: str) -> bytes | None:
-    """Whose log lies at `path`; None if there is none, or nobody has said (to the end). Blocking."""
-    found = files.load(f"{path}/{OWNER}") or b""
-    return found if len(found) == OWNER_BYTES else None
+    """Whose log lies at `path`; None if there is none, or nobody has said. Blocking."""
+    found = files.load(f"{path}/{OWNER}")
+    if found:
+        return found
+    claim = files.load(f"{path}/{CLAIM}") or b""
+    claimed = claim[:-CHECK_BYTES]
+    return claimed if claimed and claim == _claim(claimed) else None
 
 
 def give_to(log: Log, owner_id: bytes) -> None:
     """Remember whose it is, through a kill. Durable with the next sync."""
-    path = f"{log.path}/{OWNER}"
-    log._backlog.chores.stores[path] = owner_id
+    log._backlog.chores.stores[f"{log.path}/{OWNER}"] = owner_id
     try:
-        file = log._files.open(path, create=True)
+        file = log._files.open(f"{log.path}/{CLAIM}", create=True)
     except DiskFullError:
         return
     try:
         file.truncate(0)
-        file.append([owner_id])
+        file.append([_claim(owner_id)])
     except DiskFullError:
         pass  # the first sync will say it
     finally:
         file.close()
+
+
+def _claim(owner_id: bytes) -> bytes:
+    return owner_id + crc32(owner_id).to_bytes(CHECK_BYTES, "big")
 
 
 def remove(files: Files, path: str) -> None:
