@@ -18,6 +18,7 @@ SECOND = (
     "tests/raft",
     "tests/ring",
     "tests/sim",
+    "tests/spark",
     "tests/storage",
     "tests/supervisor",
     "tests/swim",
