@@ -84,9 +84,19 @@ class Finale:
         await world.until("everybody to end", lambda: not world.is_busy, 30)
 
     async def _end_of(self, partition: Partition) -> tuple[int, int]:
-        """Offsets behind the last record, and behind the last committed one that a reader sees."""
-        records, end = await self._read(partition, committed_only=True)
-        return end, (records[-1][0] + 1 if records else 0)
+        """Offsets behind the last record, and behind the last committed one that a reader sees.
+
+        Nobody writes orders any more: what was decided about them must come to be seen, a moment later perhaps.
+        """
+        deadline = self._world.loop.time() + 60
+        while True:
+            records, end = await self._read(partition, committed_only=True)
+            _, whole = await self._read(partition, committed_only=False)
+            if end >= whole or partition[0] != "orders":
+                return end, (records[-1][0] + 1 if records else 0)
+            if self._world.loop.time() > deadline:
+                raise Violation(f"{partition} is stable to {end} only, and ends at {whole}")
+            await asyncio.sleep(0.1)
 
     async def _read(self, partition: Partition, *, committed_only: bool) -> tuple[list[tuple[int, bytes | None]], int]:
         world = self._world
