@@ -11,6 +11,7 @@ from headrace.testing.spark_exactly_once.history import History
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 
+@pytest.mark.slow
 def test_a_worker_the_broker_and_the_driver_are_killed_and_every_row_is_there_once(
     tmp_path: Path, quick: dict[str, str]
 ) -> None:
