@@ -19,6 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from headrace.client.cluster import Cluster as Operator
+from headrace.client.connection import Connection
+from headrace.client.errors import ClientError
 from headrace.testing.process import BrokerProcess
 from headrace.testing.switchboard import Switchboard
 
@@ -27,6 +30,7 @@ FLAGS = (
     *("--broker-default-replication-factor", "3", "--broker-min-insync-replicas", "2"),
     *("--group-offsets-partitions", "4", "--transactions-partitions", "4"),
 )
+VOTERS = 5  # at most, as nodes have it by default
 
 
 class ClusterNode(BrokerProcess):
@@ -80,6 +84,7 @@ class Cluster:
             self.board.start()
         for node_id in self._listens:
             self.add(node_id)
+        self._await_voters()
         return self
 
     def add(self, node_id: int, *flags: str) -> ClusterNode:
@@ -124,6 +129,20 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not within {seconds:.0f} s: {what}\n{self.logs()}")
             time.sleep(0.05)
+
+    def _await_voters(self) -> None:
+        """Until as many decide together as can: before that, the loss of one may be the loss of the quorum."""
+        count = min(len(self._nodes), VOTERS)
+        count -= (count + 1) % 2
+
+        def reached() -> bool:
+            try:
+                return sum(member.votes for member in operator.quorum()) >= count
+            except ClientError:
+                return False
+
+        with Operator(Connection(self.bootstrap_servers)) as operator:
+            self.await_(reached, f"{count} nodes vote")
 
     def await_in_sync(self, topic: str, replicas: int, seconds: float = 60.0) -> None:
         """Until every partition of a topic has so many replicas in sync, and a leader."""
