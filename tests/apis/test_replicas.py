@@ -10,7 +10,6 @@ import pytest
 
 from headrace.apis import fetch, list_offsets, offset_for_leader_epoch, produce
 from headrace.apis.api import Api, Context, Encoded
-from headrace.broker.service import Service
 from headrace.core.errors import ErrorCode
 from headrace.testing.replicas import TOPIC, TOPIC_ID, ReplicaCluster, ReplicaNode
 from headrace.wire import batch, messages
@@ -195,24 +194,27 @@ def test_where_an_epoch_ended_is_told_even_if_nothing_was_written_since() -> Non
     cluster.run(scenario())
 
 
-def test_a_batch_that_too_few_replicas_got_is_not_acknowledged() -> None:
-    cluster = quiet(min_insync=2)
+def one_record() -> dict[str, Any]:
+    """A Produce request that waits for all that are in sync."""
     records = batch.build([(None, b"a")], timestamp_ms=1_767_225_600_000)
     topics = [{"name": TOPIC, "partition_data": [{"index": 0, "records": records}]}]
-    fields = {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": topics}
+    return {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": topics}
+
+
+def test_a_batch_that_too_few_replicas_got_is_not_acknowledged() -> None:
+    cluster = quiet(min_insync=2)
 
     async def scenario() -> None:
         await cluster.start()
         leader = cluster.nodes[1]
-        leader.service.check_insync = lambda partition: Service.check_insync(leader.service, partition)
-        writing = asyncio.ensure_future(call(leader, produce.API, 9, fields))
+        writing = asyncio.ensure_future(call(leader, produce.API, 9, one_record()))
         await asyncio.sleep(0.1)
         assert not writing.done()
         record = cluster.record()
         cluster.decide(type(record)(TOPIC, 0, record.replicas, (1,), 1, 0, record.partition_epoch + 1))
         part = (await writing).responses[0].partition_responses[0]
         assert part.error_code == ErrorCode.not_enough_replicas_after_append
-        part = (await call(leader, produce.API, 9, fields)).responses[0].partition_responses[0]
+        part = (await call(leader, produce.API, 9, one_record())).responses[0].partition_responses[0]
         assert part.error_code == ErrorCode.not_enough_replicas
 
     cluster.run(scenario())
@@ -221,15 +223,11 @@ def test_a_batch_that_too_few_replicas_got_is_not_acknowledged() -> None:
 def test_a_topic_cannot_want_more_in_sync_than_it_has_replicas() -> None:
     cluster = ReplicaCluster(1, min_insync_replicas=2)
     cluster.make_topic((1,))
-    records = batch.build([(None, b"a")], timestamp_ms=1_767_225_600_000)
-    topics = [{"name": TOPIC, "partition_data": [{"index": 0, "records": records}]}]
-    fields = {"transactional_id": None, "acks": -1, "timeout": 10_000, "topic_data": topics}
 
     async def scenario() -> None:
         await cluster.start()
         leader = cluster.nodes[1]
-        leader.service.check_insync = lambda partition: Service.check_insync(leader.service, partition)
-        part = (await call(leader, produce.API, 9, fields)).responses[0].partition_responses[0]
+        part = (await call(leader, produce.API, 9, one_record())).responses[0].partition_responses[0]
         assert part.error_code == ErrorCode.none
 
     cluster.run(scenario())

@@ -276,19 +276,34 @@ def test_offsets_may_be_missing_only_in_what_is_committed() -> None:
     cluster.run(scenario())
 
 
+async def filled(cluster: ReplicaCluster) -> ReplicaNode:
+    """Start; the leader, with what can be damaged."""
+    await cluster.start()
+    for _ in range(20):
+        await cluster.nodes[1].produce(b"a" * 100)
+    return cluster.nodes[1]
+
+
+def flip(node: ReplicaNode) -> None:
+    """Flip one bit of its log, or flip it back."""
+    [path] = [path for path in node.files.paths() if path.endswith(".log")]
+    node.files.flip(path, 8 * 700)
+
+
+def was_there_before(node: ReplicaNode) -> None:
+    """As if what it has had been there when it started."""
+    node.get().log._shelf.active.unseen_bytes = 10**6
+
+
 @pytest.mark.parametrize("in_sync", [True, False])
 def test_a_damaged_replica_is_copied_anew_once_nobody_counts_on_it(in_sync: bool) -> None:
     cluster = three(**DURABLE)
     cluster.new_files = FaultyFiles
 
     async def scenario() -> None:
-        await cluster.start()
-        for _ in range(20):
-            await cluster.nodes[1].produce(b"a" * 100)
+        await filled(cluster)
         await cluster.lose_power(3, Random(1))
-        files = cluster.nodes[3].files
-        [path] = [path for path in files.paths() if path.endswith(".log")]
-        files.flip(path, 8 * 700)
+        flip(cluster.nodes[3])
         if not in_sync:
             cluster.decide(*decisions.fence(cluster.image, 3, decisions.Standard()))
         await cluster.start(3)
@@ -325,13 +340,10 @@ def test_a_leader_whose_read_finds_damage_lets_others_lead_and_copies_theirs() -
     cluster.new_files = FaultyFiles
 
     async def scenario() -> None:
-        await cluster.start()
-        for _ in range(20):
-            await cluster.nodes[1].produce(b"a" * 100)
-        whole, node = cluster.nodes[1].values(), cluster.nodes[1]
-        [path] = [path for path in node.files.paths() if path.endswith(".log")]
-        node.files.flip(path, 8 * 700)
-        node.get().log._shelf.active.unseen_bytes = 10**6  # as if it had been there at the start
+        node = await filled(cluster)
+        whole = node.values()
+        flip(node)
+        was_there_before(node)
         assert await read_by_a_client(node) == ErrorCode.kafka_storage_error, "clients look for another leader then"
         await cluster.until(lambda: bool(node.partitions.faults))
         assert not node.partitions.is_fit, "it asks to be fenced, beat after beat"
@@ -354,13 +366,9 @@ def test_damage_that_a_coordinator_finds_when_it_loads_is_looked_at_with_the_nex
     cluster.new_files = FaultyFiles
 
     async def scenario() -> None:
-        await cluster.start()
-        for _ in range(20):
-            await cluster.nodes[1].produce(b"a" * 100)
-        node = cluster.nodes[1]
+        node = await filled(cluster)
         assert node.partitions.examined()
-        [path] = [path for path in node.files.paths() if path.endswith(".log")]
-        node.files.flip(path, 8 * 700)
+        flip(node)
         with pytest.raises(CorruptionError):
             list(node.get().read_all())
         assert node.partitions.examined(), "it is looked at again first"
@@ -381,15 +389,11 @@ def test_a_leader_that_nobody_follows_in_sync_serves_what_is_whole() -> None:
     cluster.new_files = FaultyFiles
 
     async def scenario() -> None:
-        await cluster.start()
-        for _ in range(20):
-            await cluster.nodes[1].produce(b"a" * 100)
-        node = cluster.nodes[1]
+        node = await filled(cluster)
         for other in (2, 3):
             cluster.decide(*decisions.fence(cluster.image, other, decisions.Standard()))
-        [path] = [path for path in node.files.paths() if path.endswith(".log")]
-        node.files.flip(path, 8 * 700)
-        node.get().log._shelf.active.unseen_bytes = 10**6
+        flip(node)
+        was_there_before(node)
         for _ in range(3):
             assert await read_by_a_client(node) == ErrorCode.corrupt_message
             await asyncio.sleep(0.1)
@@ -404,15 +408,11 @@ def test_damage_that_is_gone_when_looked_at_again_changes_nothing() -> None:
     cluster.new_files = FaultyFiles
 
     async def scenario() -> None:
-        await cluster.start()
-        for _ in range(20):
-            await cluster.nodes[1].produce(b"a" * 100)
-        node = cluster.nodes[1]
-        [path] = [path for path in node.files.paths() if path.endswith(".log")]
-        node.files.flip(path, 8 * 700)
-        node.get().log._shelf.active.unseen_bytes = 10**6
+        node = await filled(cluster)
+        flip(node)
+        was_there_before(node)
         assert await read_by_a_client(node) == ErrorCode.kafka_storage_error
-        node.files.flip(path, 8 * 700)  # back
+        flip(node)  # back
         await asyncio.sleep(0.1)
         assert node.partitions.is_fit and not node.partitions.faults
         assert await read_by_a_client(node) == ErrorCode.none

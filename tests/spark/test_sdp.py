@@ -13,8 +13,6 @@ import pytest
 import yaml
 
 pytest.importorskip("deltalake")
-pytest.importorskip("grpc")
-pytest.importorskip("grpc_status")
 
 from headrace.cli import run
 from headrace.spark.java import java_home
@@ -41,7 +39,6 @@ def run_sdp(folder: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(not RUNNER.exists(), reason="Spark has no spark-pipelines here")
 def test_a_second_run_of_an_exported_pipeline_goes_on_where_the_first_ended(kafka: Any, tmp_path: Path) -> None:
     source, out, folder = kafka.topic(), kafka.topic(), tmp_path / "p"
     document = {

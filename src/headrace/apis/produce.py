@@ -167,8 +167,8 @@ def _append(
         raise
     log = partition.log
     config = log.config
-    if request.acks == -1 and config.min_insync_replicas > 1:
-        ctx.service.check_insync(partition)
+    if request.acks == -1 and few_in_sync(partition):
+        raise ApiError(ErrorCode.not_enough_replicas)
     if records is None:
         raise ApiError(ErrorCode.invalid_record, "a partition without records")
     headers = batch.check(records, max_batch_bytes=config.max_message_bytes, zstd=ctx.version >= ZSTD_FROM)

@@ -55,7 +55,6 @@ class Partition:
         "_polls",
         "_stable_offset",
         "_touched",
-        "damaged",
         "durable_ack",
         "epoch_start_offset",
         "guards",
@@ -67,6 +66,7 @@ class Partition:
         "log",
         "may_mark",
         "on_caught_up",
+        "on_damaged",
         "on_failed",
         "on_marker",
         "record",
@@ -101,7 +101,7 @@ class Partition:
         self.epoch_start_offset = 0  # where the log ended when we began to lead
         self.traffic = traffic
         self.durable_ack = False
-        self.damaged: Span | None = None  # what a reader in a worker has found so
+        self.on_damaged: Callable[[tuple[Partition, Span]], None] | None = None  # may be called in a worker
         self.high_watermark = log.start_offset
         # Who keeps pending records here is asked before a marker is appended (it may raise ApiError), and told of it:
         # (partition, producer id, epoch, commit).
@@ -478,7 +478,8 @@ class Partition:
             try:
                 data = span.read()
             except CorruptionError:
-                self.damaged = span
+                if self.on_damaged is not None:
+                    self.on_damaged((self, span))
                 raise
             for header in batch.headers(data):
                 yield header, [record for record in batch.records(data, header) if record.offset >= offset]

@@ -90,6 +90,7 @@ class Partitions:
         self._opening: dict[Place, UUID] = {}
         self._closing: deque[Partition] = deque()
         self._given_up: dict[Place, Partition] = {}  # damaged: to be at rest before another log is opened there
+        self._found_damaged: deque[tuple[Partition, Span]] = deque()  # by readers in workers
         self._suspects: dict[Partition, asyncio.Task[None]] = {}
         self._changes: asyncio.Task[None] | None = None
 
@@ -116,10 +117,8 @@ class Partitions:
 
     def examined(self) -> bool:
         """At every beat: take up what readers in workers have found, and say whether this node is fit."""
-        for partition in list(self):
-            if partition.damaged is not None:
-                span, partition.damaged = partition.damaged, None
-                self.suspect(partition, span)
+        while self._found_damaged:
+            self.suspect(*self._found_damaged.popleft())
         return self.is_fit
 
     def get(self, topic: str, index: int) -> Partition:
@@ -342,8 +341,7 @@ class Partitions:
             path = log_path(topic, index)
             if anew:
                 logger.warning("a damaged log is set aside, to be copied from its leader", extra={"path": path})
-                files.remove(f"stray/{topic}-{index}")
-                files.rename(path, f"stray/{topic}-{index}")
+                files.rename(path, _free_name(files, f"stray/{topic}-{index}"))
             owner = cutting.owner(files, path)
             if owner is not None and owner != topic_id.bytes:
                 logger.warning("a log is of an older topic of the same name; it is removed", extra={"path": path})
@@ -375,6 +373,7 @@ class Partitions:
         )
         partition.on_caught_up = self._caught_up
         partition.on_failed = self._failed
+        partition.on_damaged = self._found_damaged.append
         self._assign(partition, record)
 
     def _drop_topic(self, name: str) -> None:

@@ -5,7 +5,7 @@ Rules:
 - A plan for the whole cluster begins with what is. It is made only while all nodes are up but those that are draining:
   otherwise it would give replicas to the dead, or take from them what they hold.
 - A plan takes no replica from a topic for which there are too few nodes, unless that was asked for. It never leaves a
-  topic with fewer replicas than its `min.insync.replicas`: nobody could write to it.
+  topic with fewer replicas than its `min.insync.replicas`: it was promised that many.
 - The coordinators' topics have three replicas, or as many as there are nodes: those that were made when the cluster was
   smaller grow.
 """
@@ -125,7 +125,7 @@ def _check_enough(
             raise ApiError(
                 ErrorCode.invalid_replication_factor,
                 f"{staying} node{'s' * (staying != 1)} would be left for {move.topic}, whose min.insync.replicas is "
-                f"{least}: nobody could write to it; add nodes, drain fewer, or lower min.insync.replicas first",
+                f"{least}: it could not be kept; add nodes, drain fewer, or lower min.insync.replicas first",
             )
         if not fewer and move.topic not in INTERNAL_TOPICS:
             raise ApiError(

@@ -92,11 +92,6 @@ class Service:
         older = leader_epoch < partition.leader_epoch
         raise ApiError(ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch)
 
-    def check_insync(self, partition: Partition) -> None:
-        """Refuse a write that too few replicas would get."""
-        if few_in_sync(partition):
-            raise ApiError(ErrorCode.not_enough_replicas)
-
     def count_error(self, api: str, code: int) -> None:
         errors = self.counters.errors
         errors[api, code] = errors.get((api, code), 0) + 1
@@ -104,5 +99,5 @@ class Service:
 
 def few_in_sync(partition: Partition) -> bool:
     """Whether writes must not be acknowledged. A topic cannot want more replicas in sync than it has."""
-    replicas = 1 if partition.record is None else len(partition.record.replicas)
-    return partition.in_sync < min(partition.log.config.min_insync_replicas, replicas)
+    least, record = partition.log.config.min_insync_replicas, partition.record
+    return least > 1 and record is not None and len(record.isr) < min(least, len(record.replicas))

@@ -13,6 +13,7 @@ Rules:
 
 from __future__ import annotations
 
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
@@ -139,17 +140,9 @@ def owner(files: Files, path: str) -> bytes | None:
 def give_to(log: Log, owner_id: bytes) -> None:
     """Remember whose it is, through a kill. Durable with the next sync."""
     log._backlog.chores.stores[f"{log.path}/{OWNER}"] = owner_id
-    try:
-        file = log._files.open(f"{log.path}/{CLAIM}", create=True)
-    except DiskFullError:
-        return
-    try:
+    with suppress(DiskFullError), closing(log._files.open(f"{log.path}/{CLAIM}", create=True)) as file:
         file.truncate(0)
         file.append([_claim(owner_id)])
-    except DiskFullError:
-        pass  # the first sync will say it
-    finally:
-        file.close()
 
 
 def _claim(owner_id: bytes) -> bytes:

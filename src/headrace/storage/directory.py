@@ -119,7 +119,8 @@ def trust_system(files: Files, boot_id: str) -> None:
 
     Not before it is known to the cluster what earlier ends have cost. `boot_id`: of this run; empty: not known.
     """
-    files.store(SYSTEM, boot_id.encode())
+    if files.load(SYSTEM) != boot_id.encode():
+        files.store(SYSTEM, boot_id.encode())
 
 
 def distrust_system(files: Files) -> None:

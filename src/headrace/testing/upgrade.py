@@ -1,7 +1,7 @@
 """A rehearsal: a cluster of an older release is rolled to this one under load, and back, node by node.
 
-    git worktree add --detach /tmp/older v0.4
-    python -m headrace.testing.upgrade --old /tmp/older/src
+    git worktree add --detach ../older COMMIT
+    python -m headrace.testing.upgrade --old ../older/src
 
 Three nodes of the older release begin; idempotent writers, a group of readers and transactions run all the time. Each
 node is stopped, the controller last, and started with the other release, as `docs/cluster.md` says. In the end nothing
