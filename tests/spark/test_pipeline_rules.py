@@ -19,12 +19,16 @@ pytest.importorskip("pyspark")
 from headrace.cli import run
 from headrace.core.errors import ConfigError
 from headrace.spark.java import feature, java_home
+from headrace.spark.lake import TableError
+from headrace.spark.offsets import LostRecordsError
 from headrace.spark.pipeline import ready
 from headrace.spark.pipeline.config import FILE, load, parse, to_document
-from headrace.spark.pipeline.runner import cause
+from headrace.spark.pipeline.runner import cause, is_lasting
 from headrace.spark.pipeline.state import DEAD, FAILED, NEVER, RUNNING, STOPPED, RunningError, State
 from headrace.spark.pipeline.watch import counted
 from headrace.spark.session import settings, with_retries
+from headrace.spark.sink_marker import ReplayError
+from headrace.spark.sink_producer import FencedError
 from headrace.spark.values.shapes import ddl_of, shape_of
 
 GOOD: dict[str, Any] = {
@@ -147,10 +151,17 @@ def test_the_cause_is_found_in_what_spark_says() -> None:
     text = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_DATA_SOURCE_ERROR] x\n"
         "Traceback (most recent call last):\n  File x\n"
-        "headrace.spark.offsets.DataLossError: t-0 was read up to 5\n"
+        "headrace.spark.offsets.LostRecordsError: t-0 was read up to 5\n"
     )
     assert cause(text) == "t-0 was read up to 5"
     assert cause("[STREAM_FAILED] Query [id] terminated with exception: boom") == "boom"
+
+
+@pytest.mark.parametrize("kind", [ConfigError, TableError, LostRecordsError, ReplayError, FencedError])
+def test_what_will_not_pass_is_not_tried_again(kind: type[Exception]) -> None:
+    """Lost records above all: a second start would not know any more that a topic was made anew."""
+    assert is_lasting(f"[STREAM_FAILED] Query [id]\nTraceback\n{kind.__module__}.{kind.__name__}: t-0 ends at 3")
+    assert not is_lasting("[STREAM_FAILED] Query [id]\nheadrace.client.errors.UnreachableError: lost the broker")
 
 
 # verbs

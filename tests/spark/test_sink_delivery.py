@@ -128,7 +128,7 @@ def test_a_task_that_committed_and_was_lost_is_not_written_again(kafka: Kafka, o
     assert Counter(values(kafka, options.topic)) == Counter(b"%d" % number for number in range(100))
 
 
-@pytest.mark.parametrize("other", [numbered(0, 99), numbered(1, 101), batch(*[b"0"] * 100)])
+@pytest.mark.parametrize("other", [numbered(0, 99), numbered(1, 101), batch(*[b"0"] * 100), batch()])
 def test_a_task_whose_rows_differ_when_repeated_fails(
     kafka: Kafka, options: SinkOptions, other: pa.RecordBatch
 ) -> None:

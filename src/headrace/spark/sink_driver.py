@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from headrace.client.errors import ClientError
 from headrace.spark.cluster import PassingError
-from headrace.spark.sink_marker import Markers, places
+from headrace.spark.sink_marker import Markers, ReplayError, places
 from headrace.spark.sink_options import SinkOptions
 from headrace.spark.sink_producer import Outlet
 from headrace.spark.sink_rows import Record, records
@@ -83,7 +82,7 @@ class Publisher:
 def refuse_older(name: str, next_batch: int, batch_id: int) -> None:
     """Spark replays its last batch, never one before it: then the checkpoint is older than what was written."""
     if next_batch > batch_id + 1:
-        raise ClientError(
+        raise ReplayError(
             f"batch {batch_id} is to be written, but {name} has written all before {next_batch}: the checkpoint is an "
             "older copy, or another query has the same one; start with a new checkpoint to write again"
         )

@@ -25,6 +25,10 @@ _CALL_SECONDS: Final = 10.0
 _admins: dict[str, AdminClient] = {}  # by settings
 
 
+class ReplayError(ClientError):
+    """What was written and what is to be written do not go together: trying again cannot help."""
+
+
 class Marker(NamedTuple):
     next_batch: int  # all batches before this one are written
     note: str

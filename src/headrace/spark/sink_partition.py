@@ -13,9 +13,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from headrace.client.errors import ClientError
 from headrace.spark.sink_driver import refuse_older
-from headrace.spark.sink_marker import Marker, Markers, places
+from headrace.spark.sink_marker import Marker, Markers, ReplayError, places
 from headrace.spark.sink_options import SinkOptions
 from headrace.spark.sink_producer import FencedError, Outlet
 from headrace.spark.sink_rows import Digest, Record, records
@@ -44,6 +43,7 @@ class TaskWriter:
         rows = self._noted(batches)
         first = next(rows, None)
         if first is None:
+            self._was_empty(batch_id)
             return 0  # nothing to do, so nothing to remember
         outlet = Outlet(self._options, self._id, _TRANSACTION_TIMEOUT_MS)
         outlet.initialise()
@@ -64,6 +64,13 @@ class TaskWriter:
             raise
         return self._digest.rows
 
+    def _was_empty(self, batch_id: int) -> None:
+        """Rows that this task wrote before may be another task's now: that would double them."""
+        marker = self._markers.read(self._group)
+        if marker.next_batch > batch_id:
+            refuse_older(self._id, marker.next_batch, batch_id)
+            self._compare(marker, iter(()), batch_id)
+
     def _noted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
         for batch in batches:
             for record in records(batch, self._options.topic):
@@ -78,14 +85,17 @@ class TaskWriter:
             if marker.next_batch > batch_id:
                 return marker
             if time.monotonic() > deadline:
-                raise FencedError(f"another attempt has fenced {self._id} and has not written batch {batch_id}")
+                raise FencedError(
+                    f"another attempt has fenced {self._id} and has not written batch {batch_id}, or its rows took "
+                    "longer than kafka.transaction.timeout.ms"
+                )
             time.sleep(_PAUSE_SECONDS)
 
     def _compare(self, marker: Marker, rows: Iterator[Record], batch_id: int) -> None:
         for _ in rows:
             pass
         if str(self._digest) != marker.note:
-            raise ClientError(
+            raise ReplayError(
                 f"batch {batch_id} of {self._id} was written as {marker.note} but is {self._digest} (rows:digest) when "
                 "repeated: this query does not repeat itself; use delivery=exactly_once"
             )

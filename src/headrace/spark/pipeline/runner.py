@@ -44,7 +44,7 @@ LONGEST_PAUSE_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 60.0
 # Errors of ours (or of Spark's analysis) that the next attempt would meet again.
 _LASTING: Final = re.compile(
-    r"headrace\.\S*(ConfigError|TableError|DataLossError|ReplayError|FencedError)\b|AnalysisException"
+    r"headrace\.\S*(ConfigError|TableError|LostRecordsError|ReplayError|FencedError)\b|AnalysisException"
     r"|does not fit"
 )
 
@@ -211,7 +211,7 @@ class Runner:
         count, before = self._failures.get(name, (0, batch))
         count = count + 1 if before == batch else 1
         self._failures[name] = (count, batch)
-        if _LASTING.search(message) or count > self._pipeline.restarts:
+        if is_lasting(message) or count > self._pipeline.restarts:
             raise PipelineError(f"{name}: {reason}")
         self._say(f"{name}: {reason}; starting it again ({count} of {self._pipeline.restarts})")
         until = time.monotonic() + min(PAUSE_SECONDS * 2 ** (count - 1), LONGEST_PAUSE_SECONDS)
@@ -242,6 +242,11 @@ class Runner:
             broker=self._pipeline.broker,
             queries=self._watch.queries,
         )
+
+
+def is_lasting(message: str) -> bool:
+    """Whether an error of Spark's tells of one that the next attempt would meet again."""
+    return _LASTING.search(message) is not None
 
 
 def cause(message: str) -> str:
