@@ -22,7 +22,7 @@ TOPIC, GROUP = "ledger", "bookkeepers"
 
 def create_topic(bootstrap_servers: str) -> None:
     admin = AdminClient({**CLIENT, "bootstrap.servers": bootstrap_servers})
-    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(20)
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(60)
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def test_twenty_kills_under_load_lose_nothing(tmp_path: Path):
         assert "Traceback" not in log, log
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(400)
 def test_committed_offsets_survive_a_kill_right_after_the_answer(tmp_path: Path):
     with BrokerProcess(tmp_path / "data") as broker:
         create_topic(broker.bootstrap_servers)
@@ -52,7 +52,7 @@ def test_committed_offsets_survive_a_kill_right_after_the_answer(tmp_path: Path)
             client.commit(offsets=places, asynchronous=False)
             broker.kill()
             broker.start()
-            found = client.committed([TopicPartition(TOPIC, index) for index in range(3)], timeout=20)
+            found = client.committed([TopicPartition(TOPIC, index) for index in range(3)], timeout=60)
             client.close()
             assert [(place.offset, place.metadata) for place in found] == [
                 (number * 10 + index, f"round {number}") for index in range(3)

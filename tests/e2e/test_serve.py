@@ -19,7 +19,7 @@ from headrace.testing.peer import Peer
 from headrace.testing.process import BrokerProcess
 from headrace.wire.batch import build
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 
 def admin_of(broker: BrokerProcess) -> AdminClient:
@@ -28,12 +28,12 @@ def admin_of(broker: BrokerProcess) -> AdminClient:
 
 def create_topic(broker: BrokerProcess, name: str) -> None:
     admin = admin_of(broker)  # must live until the answer is there
-    admin.create_topics([NewTopic(name, 1)])[name].result(10)
+    admin.create_topics([NewTopic(name, 1)])[name].result(30)
 
 
 def finish(broker: BrokerProcess) -> tuple[int, str, str]:
     """Run a broker that is expected to end by itself: exit code, stdout, stderr."""
-    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(broker.command(), capture_output=True, text=True, timeout=90, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -107,10 +107,10 @@ def test_stopping_under_load_loses_no_answer(tmp_path: Path):
         assert broker.stop() == 0
         client.poll(0.2)
         broker.start()
-        assert client.flush(30) == 0
+        assert client.flush(90) == 0
         assert acknowledged == {number: number for number in range(sent)}
         reader = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
-        assert reader.get_watermark_offsets(TopicPartition("t", 0), timeout=10) == (0, sent)
+        assert reader.get_watermark_offsets(TopicPartition("t", 0), timeout=30) == (0, sent)
         reader.close()
 
 
@@ -120,12 +120,12 @@ def test_a_restart_keeps_topics_configs_offsets_and_ids(tmp_path: Path, end: str
         admin = admin_of(broker)
         admin.create_topics([NewTopic("kept", 3, config={"retention.ms": "4242000"}), NewTopic("gone", 1)])[
             "kept"
-        ].result(10)
-        admin.delete_topics(["gone"])["gone"].result(10)
+        ].result(30)
+        admin.delete_topics(["gone"])["gone"].result(30)
         client = Producer({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
         for number in range(10):
             client.produce("kept", f"{number}", partition=1)
-        assert client.flush(10) == 0
+        assert client.flush(30) == 0
         member = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0})
         member.commit(offsets=[TopicPartition("kept", 1, 6, "six")], asynchronous=False)
         member.close()
@@ -144,14 +144,14 @@ def test_a_restart_keeps_topics_configs_offsets_and_ids(tmp_path: Path, end: str
             }
         admin = admin_of(broker)
         [found] = [
-            future.result(10)
+            future.result(30)
             for future in admin.describe_configs([ConfigResource(ResourceType.TOPIC, "kept")]).values()
         ]
         assert found["retention.ms"].value == "4242000"
         member = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g", "log_level": 0})
-        [place] = member.committed([TopicPartition("kept", 1)], timeout=10)
+        [place] = member.committed([TopicPartition("kept", 1)], timeout=30)
         assert (place.offset, place.metadata) == (6, "six")
-        assert member.get_watermark_offsets(TopicPartition("kept", 1), timeout=10) == (0, 10)
+        assert member.get_watermark_offsets(TopicPartition("kept", 1), timeout=30) == (0, 10)
         member.close()
 
 
@@ -197,7 +197,7 @@ def test_health_and_metrics_are_served(tmp_path: Path):
     with BrokerProcess(tmp_path / "data") as broker:
         assert broker.http_url
         for path in ("/healthz", "/readyz", "/metrics"):
-            with urllib.request.urlopen(broker.http_url + path, timeout=10) as answer:
+            with urllib.request.urlopen(broker.http_url + path, timeout=30) as answer:
                 assert answer.status == 200
 
 

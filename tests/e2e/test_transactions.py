@@ -18,14 +18,14 @@ PROXY_SEEDS = (23, 36)
 
 
 @pytest.mark.process
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_order_is_billed_exactly_once_through_kills(seed: int):
     run(seed)
 
 
 @pytest.mark.process
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", PROXY_SEEDS)
 def test_every_order_is_billed_exactly_once_through_kills_and_a_bad_network(seed: int):
     assert run(seed, proxy=True).mishaps

@@ -31,6 +31,7 @@ FLAGS = (
     *("--group-offsets-partitions", "4", "--transactions-partitions", "4"),
 )
 VOTERS = 5  # at most, as nodes have it by default
+ANSWER_SECONDS = 30.0
 
 
 class ClusterNode(BrokerProcess):
@@ -61,7 +62,7 @@ class Cluster:
         self._home = home
         self._flags = flags
         ids = range(1, nodes + 1)
-        self._listens = {node: (f"127.0.0.{10 + node}", _free_port(f"127.0.0.{10 + node}")) for node in ids}
+        self._listens = {node: (_host(node), _free_port(_host(node))) for node in ids}
         self.board = Switchboard(self._listens) if switchboard else None
         self._nodes: dict[int, ClusterNode] = {}
 
@@ -90,8 +91,7 @@ class Cluster:
     def add(self, node_id: int, *flags: str) -> ClusterNode:
         """Make a node and start it; all but the first join."""
         if node_id not in self._listens:
-            host = f"127.0.0.{10 + node_id}"
-            self._listens[node_id] = host, _free_port(host)
+            self._listens[node_id] = _host(node_id), _free_port(_host(node_id))
         host, port = self._listens[node_id]
         join = ["--cluster-join", self.bootstrap_servers] if self._nodes else []
         if self.board is not None:
@@ -121,11 +121,19 @@ class Cluster:
         from confluent_kafka.admin import AdminClient
 
         servers = ",".join(":".join(map(str, self._address(node))) for node in self._nodes if node not in away)
-        return AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=10)
+        return AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=ANSWER_SECONDS)
 
-    def await_(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+    def await_(self, condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
+        """Until it holds. A cluster that gives no answer does not fulfil it."""
+        from confluent_kafka import KafkaException
+
         deadline = time.monotonic() + seconds
-        while not condition():
+        while True:
+            try:
+                if condition():
+                    return
+            except KafkaException:
+                pass
             if time.monotonic() > deadline:
                 raise TimeoutError(f"not within {seconds:.0f} s: {what}\n{self.logs()}")
             time.sleep(0.05)
@@ -144,12 +152,13 @@ class Cluster:
         with Operator(Connection(self.bootstrap_servers)) as operator:
             self.await_(reached, f"{count} nodes vote")
 
-    def await_in_sync(self, topic: str, replicas: int, seconds: float = 60.0) -> None:
+    def await_in_sync(self, topic: str, replicas: int, seconds: float = 120.0) -> None:
         """Until every partition of a topic has so many replicas in sync, and a leader."""
 
         def reached() -> bool:
-            partitions = self.metadata().topics[topic].partitions.values()
-            return all(len(one.isrs) >= replicas and one.leader >= 0 for one in partitions)
+            found = self.metadata().topics.get(topic)  # the node that answers may not have heard of it yet
+            partitions = found.partitions.values() if found is not None else ()
+            return bool(partitions) and all(len(one.isrs) >= replicas and one.leader >= 0 for one in partitions)
 
         self.await_(reached, f"{topic} has {replicas} replicas in sync", seconds)
 
@@ -164,6 +173,12 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+
+def _host(node_id: int) -> str:
+    """Clusters of two processes that run side by side have no address in common, and so no port to lose."""
+    own = os.getpid() % 64_000
+    return f"127.{1 + own // 256}.{own % 256}.{10 + node_id}"
 
 
 def _free_port(host: str) -> int:

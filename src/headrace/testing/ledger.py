@@ -96,7 +96,7 @@ class Reader(threading.Thread):
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
                 "fetch.wait.max.ms": 50,
-                "session.timeout.ms": 10_000,
+                "session.timeout.ms": 20_000,
                 "heartbeat.interval.ms": 300,
                 "topic.metadata.refresh.interval.ms": 1000,
             }
@@ -177,7 +177,7 @@ class Ledger:
         for thread in (*self.writers, *self.readers):
             thread.start()
 
-    def await_progress(self, records: int = 100, seconds: float = 60.0) -> None:
+    def await_progress(self, records: int = 100, seconds: float = 120.0) -> None:
         """Wait until every writer has had so many more records acknowledged, on each partition where it writes."""
         before = [len(writer.acknowledged) for writer in self.writers]
         deadline = time.monotonic() + seconds
@@ -194,7 +194,7 @@ class Ledger:
             writer.join(120)
         found = self.everything()
         records = sum(map(len, found.values()))
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self.readers and len(self._seen.values) < records and time.monotonic() < deadline:
             time.sleep(0.05)
         for reader in self.readers:

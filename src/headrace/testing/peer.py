@@ -50,7 +50,7 @@ def payload(api_key: int, version: int, request: Mapping[str, Any], correlation_
 class Peer:
     """One connection."""
 
-    def __init__(self, bootstrap_servers: str, *, timeout_s: float = 10.0, receive_buffer_bytes: int = 0) -> None:
+    def __init__(self, bootstrap_servers: str, *, timeout_s: float = 30.0, receive_buffer_bytes: int = 0) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer_bytes:
@@ -86,7 +86,7 @@ class Peer:
             found += piece
         return bytes(found)
 
-    def is_closed(self, within_s: float = 5.0) -> bool:
+    def is_closed(self, within_s: float = 30.0) -> bool:
         """Whether the broker closes the connection in time, without another byte."""
         before = self.socket.gettimeout()
         self.socket.settimeout(within_s)
@@ -135,6 +135,6 @@ class Peer:
 
 
 def is_serving(bootstrap_servers: str) -> bool:
-    """Whether a newcomer is answered at once."""
-    with Peer(bootstrap_servers, timeout_s=5.0) as peer:
+    """Whether a newcomer is answered."""
+    with Peer(bootstrap_servers, timeout_s=30.0) as peer:
         return bool(peer.call(18, 0).error_code == ErrorCode.none)

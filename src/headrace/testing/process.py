@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import IO, Self
 
 READY = re.compile(r"ready: kafka (?P<kafka>\S+:\d+)(?: http (?P<http>\S+))?")
-START_SECONDS = 30.0
-STOP_SECONDS = 30.0
+START_SECONDS = 90.0  # on a machine that is busy with other things
+STOP_SECONDS = 60.0
 
 
 class BrokerProcess:

@@ -29,7 +29,7 @@ from typing import NamedTuple, Self
 
 from headrace.runtime.thread import LoopThread
 
-_START_SECONDS = 10.0
+_START_SECONDS = 30.0
 _LENGTH_BYTES = 4
 
 PRODUCE, ADD_PARTITIONS, ADD_OFFSETS, END, COMMIT_OFFSETS = 0, 24, 25, 26, 28

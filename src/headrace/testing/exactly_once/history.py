@@ -212,7 +212,7 @@ class History:
         admin = AdminClient({**BRISK, "bootstrap.servers": self._servers})
         for topic, count in PARTITIONS.items():
             admin.create_topics([NewTopic(topic, count, self._stage.replication_factor)])[topic].result(CALL_SECONDS)
-        client = self._producer("giver")
+        client = self._producer("giver", self._patience.transaction_timeout_ms)
         client.init_transactions(CALL_SECONDS)
         client.begin_transaction()
         for index in range(PARTITIONS[ORDERS]):
@@ -222,7 +222,7 @@ class History:
 
     def _straggle(self) -> Producer:
         """Open a transaction and leave it alone."""
-        client = self._producer("straggler")
+        client = self._producer("straggler", self._patience.straggler_timeout_ms)
         client.init_transactions(CALL_SECONDS)
         client.begin_transaction()
         value = msgspec.json.encode(Bill("straggler", 2, [], doomed=True))
@@ -231,13 +231,13 @@ class History:
         client.flush(CALL_SECONDS)
         return client
 
-    def _producer(self, name: str) -> Producer:
+    def _producer(self, name: str, timeout_ms: int) -> Producer:
         return Producer(
             {
                 **BRISK,
                 "bootstrap.servers": self._servers,
                 "transactional.id": name,
-                "transaction.timeout.ms": self._patience.straggler_timeout_ms,
+                "transaction.timeout.ms": timeout_ms,
                 "linger.ms": 0,
             }
         )

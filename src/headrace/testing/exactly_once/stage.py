@@ -14,8 +14,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from confluent_kafka import KafkaException
-
 from headrace.testing.cluster import Cluster, ClusterNode
 from headrace.testing.exactly_once.plan import ANY, Blow, Fault
 from headrace.testing.exactly_once.transformer import PARTITIONS
@@ -73,7 +71,7 @@ class Stage(Protocol):
 class Lone:
     """One broker."""
 
-    patience = Patience(30.0, 60.0, 20.0, 10_000, 1500, 6000, 0.0)
+    patience = Patience(90.0, 120.0, 60.0, 20_000, 4000, 6000, 0.0)
     replication_factor = 1
     offsets_partitions = 8
 
@@ -176,8 +174,8 @@ class Several:
         found: list[int] = []
 
         def is_led() -> bool:
-            partitions = self._cluster.metadata().topics[topic].partitions
-            found[:] = [partitions[index % len(partitions)].leader]
+            there = self._cluster.metadata().topics.get(topic)
+            found[:] = [there.partitions[index % len(there.partitions)].leader if there is not None else -1]
             return found[0] >= 0
 
         self._cluster.await_(is_led, f"{topic} is led", IN_SYNC_SECONDS)
@@ -185,10 +183,7 @@ class Several:
 
     def _await_in_sync(self) -> None:
         def reached() -> bool:
-            try:
-                topics = self._cluster.metadata().topics
-            except KafkaException:
-                return False
+            topics = self._cluster.metadata().topics
             return all(_is_whole(topics[name].partitions.values()) for name in PARTITIONS if name in topics)
 
         self._cluster.await_(reached, "every partition has its replicas in sync", IN_SYNC_SECONDS)
