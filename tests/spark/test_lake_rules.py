@@ -99,6 +99,30 @@ def test_a_time_that_no_calendar_has_is_kept_under_the_last_day() -> None:
     assert [values for values, _ in by_date(batch)] == [(("date", "9999-12-31"),)]
 
 
+@pytest.mark.parametrize("time_ms", [1_790_000_000_000_000, 1 << 52, -(1 << 52), 253_402_300_800_000])
+def test_a_time_that_no_calendar_has_does_not_stop_an_archive(tmp_path: Path, time_ms: int) -> None:
+    """A producer that takes microseconds for milliseconds is not rare."""
+    table = Table(tmp_path)
+    table.ensure(table_schema(RECORD, None), ["date"])
+    report = write_range(table.place, [records([0, 1], [0, time_ms])], ("t", 0, 0, 2), RECORD, None)
+    span, files = read_report(report)
+    table.commit(files, metadata=metadata_of([span]))
+    table.compact()
+    assert arrow_table(tmp_path, ["offset"]).num_rows == 2
+    assert verify(str(tmp_path), deep=True).holds
+
+
+def test_statistics_never_hide_a_row(tmp_path: Path) -> None:
+    """Readers leave out files by their statistics: one value without a bound makes its column one without bounds."""
+    schema = pa.schema([("who", pa.string()), ("at", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    writer = PartWriter(Place.of(tmp_path), schema)
+    far = 1 << 60
+    for who, at, number in (("m", 1, 5), ("z" * 99, far, None), (None, None, 7), ("a", 2, 6)):
+        writer.add((), pa.record_batch([[who], pa.array([at], schema.field("at").type), [number]], schema=schema))
+    (part,) = writer.close()
+    assert (part.least, part.most) == ({"n": 5}, {"n": 7})
+
+
 def test_many_days_at_once_keep_few_files_open(tmp_path: Path) -> None:
     days = [day * 86_400_000 for day in range(40)] * 2
     table = Table(tmp_path)

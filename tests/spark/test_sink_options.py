@@ -7,6 +7,7 @@ import pytest
 from pyspark.sql import types as t
 
 from headrace.core.errors import ConfigError
+from headrace.group.settings import GroupSettings
 from headrace.spark.sink_options import parse
 from headrace.spark.sink_producer import configuration, make_producer
 from headrace.spark.sink_rows import Columns, Digest, records
@@ -75,6 +76,13 @@ def test_an_application_needs_a_version_and_transactions() -> None:
         parse({**GIVEN, "txnVersion": "7"}, "batch")
     with pytest.raises(ConfigError, match="'txnAppId' and 'delivery' .at_least_once. contradict"):
         parse({**GIVEN, "txnAppId": "a", "txnVersion": "7", "delivery": "at_least_once"}, "batch")
+
+
+@pytest.mark.parametrize("prefix", ["", "mine-", "headrace-spark-mine-"])
+def test_the_broker_never_forgets_a_marker_whatever_the_prefix(prefix: str) -> None:
+    options = parse({**GIVEN, **({"transactionalIdPrefix": prefix} if prefix else {})}, "stream")
+    assert options.marker_prefix.startswith(GroupSettings().keep_prefixes)
+    assert options.marker_prefix.endswith(prefix)
 
 
 def test_what_librdkafka_does_not_know_is_named_as_the_user_wrote_it() -> None:

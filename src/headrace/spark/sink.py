@@ -79,7 +79,7 @@ class Sink:
         _check_client(options)
 
     def write_rows(self, iterator: Iterator[pa.RecordBatch], task: Task, group: str) -> Written:
-        """A task's work. `group` is the marker's, if it is not named like the transactional id."""
+        """A task's work. `group` is the marker's, if it is one that may be forgotten."""
         batches = (self._columns.narrow(batch) for batch in iterator)
         if self._options.delivery == "exactly_once":
             parts = self.staging(task.query_id)
@@ -87,6 +87,7 @@ class Sink:
         if self._options.delivery == "exactly_once_partitioned":
             from headrace.spark.sink_partition import TaskWriter
 
+            group = group or self._options.marker_prefix + task.name
             TaskWriter(self._options, self._options.prefix + task.name, group).write(task.batch_id, batches)
             return Written(task.query_id, Part())
         _write_at_once(self._options, batches)
@@ -191,7 +192,7 @@ def _publisher(options: SinkOptions, query_id: str) -> Publisher:
     for other in [other for other in _publishers if other[1] == query_id and other != key]:
         _publishers.pop(other).close()
     if key not in _publishers:
-        _publishers[key] = Publisher(options, options.prefix + query_id)
+        _publishers[key] = Publisher(options, options.prefix + query_id, options.marker_prefix + query_id)
     return _publishers[key]
 
 

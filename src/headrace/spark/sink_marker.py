@@ -1,8 +1,9 @@
 """How far a query has been written: an offset that a group commits in the same transaction as the rows.
 
 Rules:
-- The group bears the name of the transactional id. Its offset is the number of batches written, in partition 0 of every
-  topic that the batch wrote to: the highest one counts, so that a topic may be deleted.
+- The group is called like the transactional id, after a prefix that makes Headrace keep it for ever. Its offset is the
+  number of batches written, in partition 0 of every topic that the batch wrote to: the highest one counts, so that a
+  topic may be deleted.
 - It is read only after the transactional id was initialised: no transaction of a predecessor is open then.
 - A note (metadata of the offset) may say what was written.
 """

@@ -38,13 +38,18 @@ class SinkOptions:
     version: int = 0
     client: Mapping[str, str] = field(default_factory=dict)  # for librdkafka
 
+    @property
+    def marker_prefix(self) -> str:
+        """How marker groups begin, so that the broker never forgets them whatever the transactional ids are called."""
+        return self.prefix if self.prefix.startswith(PREFIX) else PREFIX + self.prefix
+
 
 OPTIONS: Final = (
     Option(BOOTSTRAP, text, "where the brokers are: host:port,..."),
     Option("topic", text, "where all rows go; without it the column topic says so"),
     Option("includeHeaders", flag, "accepted: headers are written whenever there is a column headers"),
     Option("delivery", one_of(*DELIVERIES), "how often a row is written (default exactly_once)"),
-    Option("transactionalIdPrefix", text, f"start of transactional ids and marker groups (default {PREFIX})"),
+    Option("transactionalIdPrefix", text, f"start of transactional ids (default {PREFIX})"),
     Option("stagingLocation", text, "where large parts of a batch wait for the driver (default: in the checkpoint)"),
     Option("stageAboveBytes", whole(0), "parts above this size wait there (default 1 MiB)"),
     Option("txnAppId", text, "name of a batch write that may be repeated: a version is written once", "batch"),

@@ -13,7 +13,6 @@ import datetime
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -98,6 +97,7 @@ class _Part:
         self.rows = 0
         self.least: dict[str, Any] = {}
         self.most: dict[str, Any] = {}
+        self._unbounded: set[str] = set()  # columns with a value that statistics cannot show
         self._place = place
         self._schema = schema
         self._waiting: list[pa.RecordBatch] = []
@@ -122,8 +122,14 @@ class _Part:
 
     def _count(self, name: str, column: pa.Array) -> None:
         found = pc.min_max(column)
-        low, high = _shown(found["min"].as_py(), False), _shown(found["max"].as_py(), True)
+        if name in self._unbounded or not found["min"].is_valid:
+            return
+        low, high = _shown(found["min"], False), _shown(found["max"], True)
         if low is None or high is None:
+            # Bounds of the other rows would hide this one from readers that skip files by their statistics.
+            self._unbounded.add(name)
+            self.least.pop(name, None)
+            self.most.pop(name, None)
             return
         self.least[name] = min(low, self.least.get(name, low))
         self.most[name] = max(high, self.most.get(name, high))
@@ -151,16 +157,21 @@ def _is_plain(kind: pa.DataType) -> bool:
     )
 
 
-def _shown(value: Any, upper: bool) -> Any:
-    """A value as Delta writes it in statistics. Times are rounded away from the middle, to whole milliseconds."""
-    if isinstance(value, datetime.datetime):
-        rest = value.microsecond % 1000
-        value += datetime.timedelta(microseconds=(1000 - rest if upper and rest else -rest))
-        return value.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+def _shown(scalar: pa.Scalar, upper: bool) -> Any:
+    """A value as Delta writes it in statistics, or None if it has no such form.
+
+    Times are rounded away from the middle, to whole milliseconds. A producer may set one that no calendar has.
+    """
+    try:
+        value = scalar.as_py()
+        if isinstance(value, datetime.datetime):
+            rest = value.microsecond % 1000
+            value += datetime.timedelta(microseconds=(1000 - rest if upper and rest else -rest))
+            return value.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+    except (OverflowError, ValueError):
+        return None
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, str) and len(value) > _LETTERS:
-        return None
-    if isinstance(value, Decimal):
         return None
     return value
