@@ -14,13 +14,14 @@ from headrace.cli import serve
 from headrace.testing.cluster import Cluster
 
 SECRET = "three of us know this"
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+PATIENT = ("--timeout", "30")
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     # Patient with each other, so that a busy machine moves no leadership by itself.
-    patience = ("--cluster-election-ms", "2000", "--cluster-session-ms", "4000", "--cluster-balance-leaders-ms", "0")
+    patience = ("--cluster-election-ms", "3000", "--cluster-session-ms", "9000", "--cluster-balance-leaders-ms", "0")
     flags = ("--cluster-secret", SECRET, "--flush", "os", *patience)
     with Cluster(tmp_path_factory.mktemp("cluster"), *flags, nodes=3) as running:
         yield running
@@ -33,7 +34,7 @@ def operate(command, cluster, monkeypatch):
     monkeypatch.setenv("HEADRACE_CLUSTER_SECRET", SECRET)
 
     def call(*words: str, stdin: str = "") -> Any:
-        return command("cluster", *words, stdin=stdin)
+        return command("cluster", *words, *PATIENT, stdin=stdin)
 
     return call
 
@@ -44,7 +45,7 @@ def topic(command, operate) -> Callable[..., str]:
 
     def make(*words: str) -> str:
         name = f"t{time.monotonic_ns()}-{next(count)}"
-        made = command("topic", "create", name, *words)
+        made = command("topic", "create", name, *words, *PATIENT)
         assert made.code == 0, made.err
         return name
 
@@ -60,8 +61,9 @@ def until(condition: Callable[[], Any]) -> Any:
 
 
 def placed(command, name: str) -> list[tuple[list[int], int]]:
-    (described,) = command("topic", "describe", name, "--json").json
-    return [(part["replicas"], part["leader"]) for part in described["partitions"]]
+    """As any node tells it, which may be some moments behind: nothing, if it does not know the topic yet."""
+    ran = command("topic", "describe", name, "--json")
+    return [(part["replicas"], part["leader"]) for part in ran.json[0]["partitions"]] if ran.code == 0 else []
 
 
 # Looking
@@ -112,7 +114,7 @@ def test_a_topic_is_reassigned_and_its_leaders_are_elected(operate, command, top
     ran = operate("reassign", name, "--replicas", "3,1")
     assert ran.code == 0, ran.err
     assert ran.out == "3 partitions moved\n"
-    assert [replicas for replicas, _ in placed(command, name)] == [[3, 1], [1, 3], [3, 1]]
+    until(lambda: [replicas for replicas, _ in placed(command, name)] == [[3, 1], [1, 3], [3, 1]])
     assert operate("reassign", f"{name}:1", "-r", "2,3,1", "--json").json["partitions"][0]["replicas"] == [2, 3, 1]
     assert operate("elect", name).code == 0
     until(lambda: [leader for _, leader in placed(command, name)] == [3, 2, 3])
@@ -216,7 +218,7 @@ def test_a_dead_node_is_told_emptied_and_removed_and_nothing_is_lost(operate, co
     drained = operate("drain", "3", "--replicas", "--yes")
     assert drained.code == 0, drained.err
     assert operate("nodes", "--json").json[2]["replicas"] == 0
-    assert all(3 not in replicas for replicas, _ in placed(command, name))
+    until(lambda: (found := placed(command, name)) and all(3 not in replicas for replicas, _ in found))
     assert "is running: stop it first" in operate("remove", "3").err
     cluster.node(3).stop()
     until(lambda: operate("nodes", "--json").json[2]["state"] == "fenced")
@@ -237,7 +239,6 @@ def test_status_tells_what_a_node_sees_when_the_quorum_is_lost(command, tmp_path
     monkeypatch.delenv("HEADRACE_CLUSTER_SECRET", raising=False)
     with Cluster(tmp_path, "--flush", "os", nodes=3) as running:
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", running.bootstrap_servers)
-        until(lambda: sum(member["votes"] for member in command("cluster", "status", "--json").json["quorum"]) == 3)
         running.node(2).kill()
         running.node(3).kill()
 

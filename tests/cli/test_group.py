@@ -41,7 +41,7 @@ def test_describe_shows_members_and_what_they_own(online, headrace):
     topic, group = headrace.topic("owned", partitions=3), headrace.group()
     online("produce", topic, "x")
     with Consumer(topic, group=group) as consumer:
-        assert consumer.poll(20) is not None
+        assert consumer.poll(60) is not None
         (view,) = online("group", "describe", group, "--json").json
         shown = online("group", "describe", group).out
     assert view["state"] == "stable"
@@ -59,7 +59,7 @@ def test_a_group_of_the_new_protocol_is_shown_with_its_epochs_and_reset_when_it_
     config = {"bootstrap.servers": headrace.bootstrap_servers, "group.id": group, "group.protocol": "consumer"}
     consumer = Consumer(config | {"auto.offset.reset": "earliest", "enable.auto.commit": False})
     consumer.subscribe([topic])
-    message = consumer.poll(20)
+    message = consumer.poll(60)
     assert message is not None and message.error() is None
     consumer.commit(asynchronous=False)
     (view,) = online("group", "describe", group, "--json").json
@@ -127,7 +127,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(online, headrace):
     topic, group = headrace.topic("busy"), headrace.group()
     online("produce", topic, "x")
     with Consumer(topic, group=group) as consumer:
-        assert consumer.poll(20) is not None
+        assert consumer.poll(60) is not None
         reset = online("group", "reset", group, "--topic", topic, "--to", "earliest", "--yes")
         deleted = online("group", "delete", group, "--yes")
     for ran in (reset, deleted):

@@ -10,7 +10,7 @@ import pytest
 from headrace.testing.cluster import Cluster
 from headrace.testing.ledger import Ledger
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
 def leader_of(cluster: Cluster, ledger: Ledger, partition: int = 0) -> int:
@@ -18,7 +18,8 @@ def leader_of(cluster: Cluster, ledger: Ledger, partition: int = 0) -> int:
 
     def has_leader() -> bool:
         nonlocal found
-        found = cluster.metadata().topics[ledger.topic].partitions[partition].leader
+        there = cluster.metadata().topics.get(ledger.topic)
+        found = there.partitions[partition].leader if there is not None else -1
         return found >= 0
 
     cluster.await_(has_leader, "the partition has a leader")

@@ -13,7 +13,7 @@ from headrace.client.errors import ClientError
 from headrace.testing.cluster import Cluster
 from headrace.testing.ledger import Ledger
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 PATIENCE_S = 120.0
 
@@ -48,6 +48,7 @@ def test_a_node_is_added_and_another_drained_and_removed_under_load(tmp_path):
 
         cluster.add(4)
         ledger.await_progress()
+        cluster.await_in_sync(ledger.topic, 3)  # and so has a leader
         leaving = cluster.metadata().topics[ledger.topic].partitions[0].leader
 
         settles(cluster, "the node is draining", lambda: operator.drain(leaving))
@@ -59,9 +60,13 @@ def test_a_node_is_added_and_another_drained_and_removed_under_load(tmp_path):
 
         assert cluster.node(leaving).stop() == 0
         settles(cluster, "the node is removed", lambda: operator.remove(leaving))
-        assert seen(operator, leaving) is None
+        settles(cluster, "it is gone", lambda: seen(operator, leaving) is None)
         ledger.await_progress()
         cluster.await_in_sync(ledger.topic, 3)
-        partitions = cluster.metadata(away=frozenset({leaving})).topics[ledger.topic].partitions.values()
-        assert all(leaving not in part.replicas and 4 in part.replicas for part in partitions)
+
+        def is_elsewhere() -> bool:
+            partitions = cluster.metadata(away=frozenset({leaving})).topics[ledger.topic].partitions.values()
+            return all(leaving not in part.replicas and 4 in part.replicas for part in partitions)
+
+        cluster.await_(is_elsewhere, "every node knows who holds what")
         assert ledger.close() == [], cluster.logs()

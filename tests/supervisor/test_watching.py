@@ -14,7 +14,7 @@ from headrace.supervisor.doors import ConsoleServer, StatusServer
 from headrace.supervisor.plan import Choices, plan
 from headrace.supervisor.supervisor import Supervisor
 
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 
 
 def free_port() -> int:
