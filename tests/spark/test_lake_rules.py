@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,47 @@ def test_two_writers_of_one_query_cannot_both_commit(tmp_path: Path) -> None:
     properties = CommitProperties(app_transactions=[Transaction("q", 1)])
     with pytest.raises(DeltaError):
         stale.create_write_transaction([], "append", stale.schema(), ["date"], commit_properties=properties)
+
+
+def test_two_archives_of_one_table_never_add_an_offset_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second commits in the very moment between the first one's look and its commit."""
+    from headrace.spark.lake import archive as archives
+
+    table = archive(tmp_path, [(0, 2, [0, 1])])
+
+    def report(topic: str, start: int) -> str:
+        return write_range(table.place, [records([start])], (topic, 0, start, start + 1), RECORD, None)
+
+    look, rivals = archives._check_order, [report("other", 0), report("t", 2)]
+
+    def looks(*given: Any) -> None:
+        look(*given)
+        if rivals:
+            archives.commit(table, [rivals.pop(0)], (f"rival-{len(rivals)}", 0))
+
+    monkeypatch.setattr(archives, "_check_order", looks)
+    with pytest.raises(TableError, match="ends at offset 3 of t-0, but the next batch starts at 2"):
+        archives.commit(table, [report("t", 2)], ("first", 0))
+    archives.commit(table, [report("t", 3)], ("first", 1))
+    assert table.ends() == {("t", 0): 4, ("other", 0): 1}
+    assert arrow_table(tmp_path).num_rows == 5
+
+
+def test_the_ledger_of_a_slow_archive_outlives_the_log(tmp_path: Path) -> None:
+    """Once in a while delta-rs deletes commits that are older than a month: what they say must be kept before."""
+    from headrace.spark.lake import archive as archives
+
+    table = archive(tmp_path, [])
+    while table.open().version() < 60:
+        for path in (tmp_path / "_delta_log").iterdir():
+            os.utime(path, (0, 0))
+        start = table.ends().get(("t", 0), 0)
+        text = write_range(table.place, [records([start])], ("t", 0, start, start + 1), RECORD, None)
+        archives.commit(table, [text], ("q", start))
+        if start == 10:
+            table.compact()  # folds at an odd moment
+    assert len(list((tmp_path / "_delta_log").glob("*.json"))) < 30, "else this shows nothing"
+    assert list(merged(table.ranges())) == [ArchivedRange("t", 0, 0, 59, 59)]
 
 
 # upkeep

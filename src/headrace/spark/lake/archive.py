@@ -8,7 +8,8 @@ collects the reports and commits files and ranges to Delta in one commit with th
 Why it is exactly once:
 - Only reports of attempts that won reach the driver. Files of the others are in no commit.
 - A batch that Spark runs again after a crash is found by its transaction and not committed again.
-- A commit that does not go on exactly where the table ends is refused, whatever a checkpoint says. A query without a
+- A commit that does not go on exactly where the table ends is refused, whatever a checkpoint says and whoever else
+  archives into the same table. A query without a
   checkpoint starts where the table ends: the table is the truth, and a checkpoint may be deleted.
 """
 
@@ -29,7 +30,7 @@ from headrace.spark.lake.files import PartFile
 from headrace.spark.lake.ledger import ArchivedRange
 from headrace.spark.lake.place import Place
 from headrace.spark.lake.rows import DATE, RECORD, read_report, table_schema, write_range
-from headrace.spark.lake.table import Table, TableError
+from headrace.spark.lake.table import OvertakenError, Table, TableError
 from headrace.spark.lake.typed import read_by, read_objects
 from headrace.spark.options import parse
 from headrace.spark.ranges import from_json, to_json
@@ -37,6 +38,7 @@ from headrace.spark.source import StreamReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
@@ -50,6 +52,8 @@ DECODER: Final = "archive.decoder"  # what decodes them, if they are not JSON: s
 QUERY_ID: Final = "sql.streaming.queryId"  # a local property of Spark's streaming threads
 COMPACT_AFTER: Final = 64
 _REPORT: Final = "report string"
+_GUARD: Final = "headrace.archive"
+_TRIES: Final = 20  # commits of other archives of the same table that may come first
 
 
 class ArchiveSource(DataSource):
@@ -243,9 +247,8 @@ def commit(table: Table, reports: Iterable[str], transaction: tuple[str, int]) -
         ranges.append(span)
         files += written
     ranges.sort()
-    _check_order(table, ranges)
     if ranges:
-        table.commit(files, transaction=transaction, metadata=ledger.metadata_of(ledger.merged(ranges)))
+        _commit(table, ranges, files, transaction)
     return Archived(
         transaction[1],
         sum(each.rows for each in ranges),
@@ -255,8 +258,23 @@ def commit(table: Table, reports: Iterable[str], transaction: tuple[str, int]) -
     )
 
 
-def _check_order(table: Table, ranges: Iterable[ArchivedRange]) -> None:
-    ends = table.ends()
+def _commit(table: Table, ranges: list[ArchivedRange], files: list[PartFile], transaction: tuple[str, int]) -> None:
+    """What was checked is what is committed to: another archive of this table that comes between is noticed."""
+    metadata = ledger.metadata_of(ledger.merged(ranges))
+    for last in (*[False] * _TRIES, True):
+        handle = table.open()
+        table.fold_in_time(handle)
+        _check_order(table, ranges, handle)
+        try:
+            table.commit(files, transaction=transaction, metadata=metadata, after=handle, guard=_GUARD)
+            return
+        except OvertakenError:
+            if last:
+                raise
+
+
+def _check_order(table: Table, ranges: Iterable[ArchivedRange], handle: DeltaTable) -> None:
+    ends = table.ends(handle)
     for each in ranges:
         end = ends.get(each.place, each.start)
         if each.start != end:

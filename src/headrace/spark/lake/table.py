@@ -32,11 +32,17 @@ from headrace.spark.options import Place as TopicPlace
 TARGET_BYTES: Final = 128 << 20
 KEEP_HOURS: Final = 168
 COMPACTING_TASKS: Final = 2  # each may hold a file of the target's size
-_SETTINGS: Final = {"delta.checkpointInterval": "50"}
+CHECKPOINT_EVERY: Final = 50  # commits; then delta-rs also deletes commits older than a month
+_FOLD_BEFORE: Final = 5  # commits ahead of that, as somebody else may commit meanwhile
+_SETTINGS: Final = {"delta.checkpointInterval": str(CHECKPOINT_EVERY)}
 
 
 class TableError(HeadraceError):
     """A table that is not there, is not what it should be, or cannot be committed to."""
+
+
+class OvertakenError(TableError):
+    """Somebody else committed first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +130,22 @@ class Table:
         transaction: tuple[str, int] | None = None,
         metadata: Mapping[str, str] | None = None,
         overwrite: bool = False,
+        after: DeltaTable | None = None,
+        guard: str = "",
     ) -> bool:
-        """Make files part of the table, all or none. False if this transaction was committed before."""
-        table = self.open()
+        """Make files part of the table, all or none. False if this transaction was committed before.
+
+        Of two commits under the same `guard` that both follow the version `after`, only one succeeds; the other is
+        refused with OvertakenError.
+        """
+        table = after or self.open()
         if transaction is not None and self.is_committed(transaction, table):
             return False
         actions = [self._action(each) for each in files]
-        properties = CommitProperties(
-            custom_metadata=dict(metadata or {}),
-            app_transactions=None if transaction is None else [Transaction(*transaction)],
-        )
+        marks = [Transaction(*transaction)] if transaction is not None else []
+        if guard:
+            marks.append(Transaction(guard, table.version() + 1))
+        properties = CommitProperties(custom_metadata=dict(metadata or {}), app_transactions=marks or None)
         try:
             table.create_write_transaction(
                 actions,  # type: ignore[arg-type]
@@ -143,7 +155,8 @@ class Table:
                 commit_properties=properties,
             )
         except (CommitFailedError, DeltaError) as error:
-            raise TableError(f"cannot commit to the table at {self.place.uri}: {_line(error)}") from None
+            kind = OvertakenError if guard and isinstance(error, CommitFailedError) else TableError
+            raise kind(f"cannot commit to the table at {self.place.uri}: {_line(error)}") from None
         return True
 
     def is_committed(self, transaction: tuple[str, int], table: DeltaTable | None = None) -> bool:
@@ -207,6 +220,11 @@ class Table:
     def fold(self, *, at_least: int = 1) -> bool:
         """Keep what old commits say of offsets beyond the time that Delta keeps them."""
         return ledger.fold(self.place, self.open(), at_least=at_least)
+
+    def fold_in_time(self, table: DeltaTable) -> None:
+        """Before a commit after this version: its checkpoint may delete commits that were not folded yet."""
+        if table.version() % CHECKPOINT_EVERY >= CHECKPOINT_EVERY - 1 - _FOLD_BEFORE:
+            ledger.fold(self.place, table)
 
     def compact(
         self, *, target_bytes: int = TARGET_BYTES, only: Sequence[tuple[str, str, str]] | None = None
