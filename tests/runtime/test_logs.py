@@ -152,7 +152,7 @@ def test_an_unread_stderr_does_not_block_the_process():
     read_end, write_end = os.pipe()
     try:
         process = subprocess.run(
-            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=write_end, timeout=20, check=True
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=write_end, timeout=60, check=True
         )
     finally:
         os.close(write_end)
@@ -168,5 +168,5 @@ def test_the_last_lines_are_written_before_the_process_ends():
         "logs.configure(S())\n"
         "[logging.getLogger('headrace.x').info('line', extra={'n': n}) for n in range(500)]\n"
     )
-    process = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=20, check=True)
+    process = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=60, check=True)
     assert [json.loads(line)["n"] for line in process.stderr.splitlines()] == list(range(500))

@@ -14,7 +14,7 @@ def test_a_topic_of_the_fixture_takes_and_gives_messages(headrace: Headrace):
     SEEN.append(topic)
     producer = Producer({"bootstrap.servers": headrace.bootstrap_servers})
     producer.produce(topic, b"one", b"key")
-    assert producer.flush(10) == 0
+    assert producer.flush(30) == 0
     consumer = Consumer(
         {
             "bootstrap.servers": headrace.bootstrap_servers,
@@ -24,7 +24,7 @@ def test_a_topic_of_the_fixture_takes_and_gives_messages(headrace: Headrace):
     )
     try:
         consumer.subscribe([topic])
-        message = consumer.poll(20)
+        message = consumer.poll(60)
         assert message is not None
         assert (message.key(), message.value()) == (b"key", b"one")
     finally:

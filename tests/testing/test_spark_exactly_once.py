@@ -21,7 +21,7 @@ def bootstrap() -> Iterator[str]:
         names = [topic for flow in ("exactly_once", "letters") for topic in topics(flow)]
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
         for future in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
-            future.result(10)
+            future.result(30)
         yield broker.bootstrap_servers
 
 
@@ -29,7 +29,7 @@ def put(bootstrap: str, topic: str, rows: list[tuple[bytes, bytes]]) -> None:
     producer = Producer({"bootstrap.servers": bootstrap})
     for name, text in rows:
         producer.produce(topic, text, name)
-    assert producer.flush(20) == 0
+    assert producer.flush(60) == 0
 
 
 def test_a_missing_and_a_double_row_are_found(bootstrap: str, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ HOST = "127.0.0.1"
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(test(), 30)
+        await asyncio.wait_for(test(), 100)
 
     asyncio.run(bounded())
 
@@ -211,12 +211,12 @@ def test_lanes_do_not_wait_for_each_other():
 
 def test_a_call_ends_at_its_deadline_and_the_silent_connection_with_it():
     async def test() -> None:
-        async with stub(lambda frame: None) as (where, made):
+        async with stub(lambda frame: echo(frame) if frame[8:] == b"ok" else None) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s"))
+            assert await ours.call(2, request(1, b"ok"), lane="a", timeout_s=20)
             with pytest.raises(LinkError, match=r"within 0\.05 s"):
                 await ours.call(2, request(1), lane="a", timeout_s=0.05)
-            with pytest.raises(LinkError):
-                await ours.call(2, request(1), lane="a", timeout_s=0.05)
+            assert await ours.call(2, request(1, b"ok"), lane="a", timeout_s=20)
             assert len(made) == 2
             ours.close()
 
@@ -285,7 +285,9 @@ def test_a_killed_node_is_known_by_its_refusal_though_nobody_calls_it():
     run(test)
 
 
-def test_a_node_that_hangs_up_is_called_again_once_and_not_again_and_again():
+def test_a_node_that_hangs_up_is_called_again_once_and_not_again_and_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(links, "PROBE_SECONDS", 1000.0)  # however slow we are, the second loss comes too soon
+
     async def test() -> None:
         heard: list[Contact] = []
         async with stub(echo) as (where, made):
@@ -348,7 +350,7 @@ def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_called():
 
 
 def test_a_handshake_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(links, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(links, "CONNECT_SECONDS", 1.0)
 
     async def test() -> None:
         async with stub(echo, greet=False) as (where, _):
