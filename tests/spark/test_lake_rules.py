@@ -141,6 +141,24 @@ def test_partition_values_are_safe_in_a_path() -> None:
     assert folder((("a", "x/../y"), ("b", None))) == "a=x%2F..%2Fy/b=__HIVE_DEFAULT_PARTITION__/"
 
 
+def test_files_under_odd_partition_values_are_found_again(tmp_path: Path) -> None:
+    from headrace.spark.lake.options import LakeOptions
+    from headrace.spark.lake.snapshot import Snapshot, read
+
+    table = Table(tmp_path)
+    schema = pa.schema([("n", pa.int64()), ("shop", pa.string())])
+    table.ensure(schema, ["shop"])
+    writer = PartWriter(table.place, schema.remove(1))
+    shops = ["New York", "50%", "a/b", "ö=?#", "100%25"]
+    for number, shop in enumerate(shops):
+        writer.add((("shop", shop),), pa.record_batch([[number]], names=["n"]))
+    table.commit(writer.close())
+    pieces = Snapshot(LakeOptions(str(tmp_path))).slices(0, len(shops))
+    rows = [row for piece in pieces for batch in read(table.place, piece, schema) for row in batch.to_pylist()]
+    assert sorted((row["n"], row["shop"]) for row in rows) == list(enumerate(shops))
+    assert {table.place.path(path) for path in table.paths()} == set(table.files())
+
+
 def test_a_file_that_the_driver_cannot_see_is_not_committed(tmp_path: Path) -> None:
     table = archive(tmp_path, [(0, 2, [0, 1])])
     writer = PartWriter(table.place, RECORD)

@@ -67,6 +67,20 @@ def test_a_gap_between_archive_and_broker_is_said_and_not_hidden(
         topics.sql(f"select * from {topic}")
 
 
+def test_an_archive_answers_for_a_topic_of_which_nothing_else_is_left(
+    spark: Any, kafka: Any, topics: Topics, tmp_path: Path
+) -> None:
+    topic = kafka.topic()
+    assert topics.sql(f"select * from {topic}").columns[0] == "key", "nothing to guess from yet"
+    kafka.produce(topic, [b'{"id": %d}' % i for i in range(5)])
+    archive(spark, kafka, topic, tmp_path)
+    kafka.trim(topic, 0, 5)
+    assert sorted(row.id for row in topics.sql(f"select id from {topic}").collect()) == list(range(5))
+    kafka.delete(topic)
+    again = Topics(spark, kafka.bootstrap, lake=topics.lake)
+    assert again.sql(f"select id from {topic}").count() == 5
+
+
 def test_a_statement_is_followed_from_where_its_first_answer_ended(spark: Any, kafka: Any, topics: Topics) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [b"one", b"two"])

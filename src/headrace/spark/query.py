@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.core.config import suggestion
 from headrace.core.errors import HeadraceError
-from headrace.spark.cluster import Cluster
+from headrace.spark.cluster import Cluster, MissingError
 from headrace.spark.options import BOOTSTRAP, EARLIEST, LATEST, SourceOptions, parse
 from headrace.spark.options import Place as TopicPlace
 from headrace.spark.ranges import to_json
@@ -110,8 +109,10 @@ class Topics:
         if topic in self.archives:
             return self.archives[topic]
         if self.lake:
+            from headrace.spark.lake.table import Table
+
             for path in (f"{self.lake}/{topic}", self.lake):
-                if "://" in path or (Path(path) / "_delta_log").is_dir():
+                if Table(path).exists():
                     return path
         return ""
 
@@ -119,7 +120,12 @@ class Topics:
         """All records that there are: the archive's, then the broker's."""
         path = self._archive(topic)
         archived, ends = self._archived(topic, path) if path else (None, {})
-        live = self._live(topic, ends)
+        try:
+            live = self._live(topic, ends)
+        except MissingError as error:
+            if archived is None:
+                raise QueryError(str(error)) from None
+            return archived  # the topic was deleted: its archive is all that is left
         return live if archived is None else archived.unionByName(live)
 
     def _archived(self, topic: str, path: str) -> tuple[DataFrame | None, dict[TopicPlace, int]]:
@@ -180,8 +186,10 @@ class Topics:
     def _decoded(self, topic: str, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as f
 
-        self._kinds.setdefault(topic, None if self.raw else self.schemas.get(topic) or self._guess(topic))
-        kind = self._kinds[topic]
+        kind = self._kinds.get(topic)
+        if kind is None and not self.raw:  # a topic that had nothing to guess from may have something by now
+            kind = self.schemas.get(topic) or self._guess(topic)
+        self._kinds[topic] = kind
         if self.raw:
             return frame
         texts = frame.withColumn("key", f.col("key").cast("string")).withColumn("value", f.col("value").cast("string"))
@@ -194,10 +202,10 @@ class Topics:
         return parsed.select(*(f.col(f"data.`{each}`").alias(each) for each in fields), *COLUMNS, "data")
 
     def _guess(self, topic: str) -> str | None:
-        shape = shape_of(self._sample(topic))
+        shape = shape_of(list(self._sample(topic)) or self._archived_sample(topic))
         return ddl_of(shape) if shape else None
 
-    def _sample(self, topic: str) -> Iterable[bytes | None]:
+    def _sample(self, topic: str) -> Iterator[bytes | None]:
         """The newest values, read here and not by Spark: it takes milliseconds."""
         import pyarrow as pa
 
@@ -206,7 +214,10 @@ class Topics:
 
         options = self._options(topic)
         cluster = Cluster(options)
-        places = cluster.partitions(options.subscription)
+        try:
+            places = cluster.partitions(options.subscription)
+        except MissingError:
+            return
         first = cluster.offsets(places, dict.fromkeys(places, EARLIEST))
         last = cluster.offsets(places, dict.fromkeys(places, LATEST))
         for place, partition in places.items():
@@ -215,6 +226,15 @@ class Topics:
                 task = Task(*place, start, last[place], *partition)
                 for batch in Fetcher(task, pa.schema([pa.field("value", pa.binary())]), options).batches():
                     yield from batch.column("value").to_pylist()
+
+    def _archived_sample(self, topic: str) -> list[bytes | None]:
+        """For a topic of which the broker has nothing any more: values of its archive, from the newest days."""
+        path = self._archive(topic)
+        if not path:
+            return []
+        from headrace.spark.lake.reading import newest_values
+
+        return newest_values(path, topic, SAMPLE)
 
 
 def relations(spark: SparkSession, statement: str) -> list[str]:

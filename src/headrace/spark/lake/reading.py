@@ -39,6 +39,22 @@ def arrow_table(path: Path, columns: Sequence[str] | None = None, filters: Any =
     return Table(path).open().to_pyarrow_table(columns=list(columns) if columns else None, filters=filters)
 
 
+def newest_values(path: Path, topic: str, most: int) -> list[bytes | None]:
+    """Some values of a topic in an archive, from the newest days that it has."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    table = Table(path)
+    found: list[bytes | None] = []
+    for name in sorted(table.paths(), reverse=True):
+        with table.place.files.open_input_file(table.place.path(name)) as source:
+            for batch in pq.ParquetFile(source).iter_batches(columns=["topic", "value"]):
+                found += batch.filter(pc.equal(batch["topic"], topic))["value"].to_pylist()[: most - len(found)]
+                if len(found) >= most:
+                    return found
+    return found
+
+
 def duckdb_table(path: Path, connection: Any = None) -> Any:
     """A table as a DuckDB relation: `duckdb_table(path).filter("partition = 0").aggregate("count(*)")`."""
     duckdb = connection or _needed("duckdb")

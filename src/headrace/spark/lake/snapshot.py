@@ -28,7 +28,7 @@ from pyspark.sql.streaming.datasource import (
 
 from headrace.spark.lake.options import LakeOptions, parse
 from headrace.spark.lake.place import Place
-from headrace.spark.lake.table import Table, TableError
+from headrace.spark.lake.table import Table, TableError, path_of
 from headrace.spark.schema import to_arrow
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Snapshot:
         actions = pa.table(handle.get_add_actions(flatten=True)).sort_by("path").to_pylist()
         self._names = list(handle.metadata().partition_columns)
         self._files = [
-            (each["path"], {name: each[f"partition.{name}"] for name in self._names}, int(each["num_records"]))
+            (path_of(each["path"]), {name: each[f"partition.{name}"] for name in self._names}, int(each["num_records"]))
             for each in actions
         ]
         self._ends = list(accumulate(rows for _, _, rows in self._files))

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -182,6 +183,10 @@ class Table:
         """The files of the newest version: exactly these hold the rows, whatever else lies in the directory."""
         return sorted(self.open().file_uris())
 
+    def paths(self) -> list[str]:
+        """The same, as paths below the table."""
+        return [path_of(each) for each in pa.table(self.open().get_add_actions(flatten=True))["path"].to_pylist()]
+
     def ranges(self, table: DeltaTable | None = None) -> list[ArchivedRange]:
         """What an archive covers; nothing for a table that is no archive."""
         return ledger.read(self.place, table or self.open())
@@ -275,6 +280,11 @@ class Table:
                 retention_hours=int(keep_hours), dry_run=dry_run, enforce_retention_duration=False, full=True
             )
         )
+
+
+def path_of(entry: str) -> str:
+    """A file's path below its table, from what the log calls it: there it is an address, with its own escapes."""
+    return unquote(entry)
 
 
 def _summary(ranges: Iterable[ArchivedRange]) -> tuple[tuple[str, int, int, int, int], ...]:
