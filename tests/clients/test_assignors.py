@@ -44,7 +44,7 @@ def topic(headrace) -> str:
     for offset in range(EACH):
         for partition in range(PARTITIONS):
             client.produce(name, f"{offset}", partition=partition)
-    assert client.flush(20) == 0
+    assert client.flush(60) == 0
     return name
 
 
@@ -86,7 +86,7 @@ class Reader(threading.Thread):
         self.owned = set()
 
 
-def wait(until: Callable[[], bool], what: str, seconds: float = 30) -> None:
+def wait(until: Callable[[], bool], what: str, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not until():
         assert time.monotonic() < deadline, what
@@ -102,7 +102,7 @@ def test_kafka_python(headrace, topic, assignor):
         made.start()
         return made
 
-    first = reader()
+    first = second = reader()
     try:
         wait(lambda: len(first.owned) == PARTITIONS and len(first.seen) > 10, "the first reads everything")
         second = reader()
@@ -196,4 +196,4 @@ def test_aiokafka(headrace, topic, assignor):
             await read(second, seen)
         await second.stop()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 110))

@@ -26,7 +26,7 @@ def producer(headrace, **config) -> Producer:
     settings = {
         "bootstrap.servers": headrace.bootstrap_servers,
         "log_level": 0,
-        "message.timeout.ms": 10_000,
+        "message.timeout.ms": 60_000,
         "linger.ms": 2,
     }
     return Producer(settings | {name.replace("_", "."): value for name, value in config.items()})
@@ -53,11 +53,11 @@ def send(client: Producer, topic: str, *messages: dict) -> list[KafkaError | Mes
             topic, on_delivery=lambda error, sent, at=number: outcomes.update({at: error or sent}), **message
         )
         client.poll(0)
-    assert client.flush(15) == 0, "messages are still on their way"
+    assert client.flush(90) == 0, "messages are still on their way"
     return [outcomes[number] for number in range(len(messages))]
 
 
-def take(client: Consumer, count: int, seconds: float = 10.0) -> list[Message]:
+def take(client: Consumer, count: int, seconds: float = 60.0) -> list[Message]:
     """The next `count` messages of what the consumer is assigned."""
     found: list[Message] = []
     deadline = time.monotonic() + seconds
@@ -151,7 +151,7 @@ def test_create_times_are_kept_and_found(headrace):
     reader = consumer(headrace)
 
     def offset_at(at: int) -> int:
-        return reader.offsets_for_times([TopicPartition(topic, 0, at)], timeout=10)[0].offset
+        return reader.offsets_for_times([TopicPartition(topic, 0, at)], timeout=60)[0].offset
 
     assert offset_at(times[7]) == 7
     assert offset_at(times[7] + 1) == 8
@@ -166,7 +166,7 @@ def test_a_time_inside_a_batch_finds_its_very_record(headrace):
     client = producer(headrace, linger_ms=200, compression_type="lz4")
     send(client, topic, *({"value": b"v", "timestamp": at} for at in times))
     reader = consumer(headrace)
-    found = reader.offsets_for_times([TopicPartition(topic, 0, times[33] - 5)], timeout=10)
+    found = reader.offsets_for_times([TopicPartition(topic, 0, times[33] - 5)], timeout=60)
     assert found[0].offset == 33
     reader.close()
 
@@ -192,7 +192,7 @@ def test_a_consumer_may_ask_not_to_create_topics(headrace):
     client = consumer(headrace, allow_auto_create_topics=False)
     client.subscribe([headrace.name("missing")])
     error = None
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while error is None and time.monotonic() < deadline:
         message = client.poll(0.1)
         error = message.error() if message is not None else None
@@ -210,7 +210,7 @@ def test_an_invalid_topic_name_is_refused_by_its_own_error(headrace, name):
 
 def test_an_unknown_partition_is_refused(headrace):
     topic = headrace.topic(partitions=2)
-    [outcome] = send(producer(headrace, message_timeout_ms=3000), topic, {"value": b"v", "partition": 7})
+    [outcome] = send(producer(headrace, message_timeout_ms=30_000), topic, {"value": b"v", "partition": 7})
     assert isinstance(outcome, KafkaError)
     assert outcome.code() in (KafkaError._UNKNOWN_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
@@ -242,7 +242,8 @@ def test_a_consumer_can_seek_pause_and_resume(headrace):
     assert len(take(reader, 100)) == 100
     reader.pause(places[:1])
     send(client, topic, *({"value": b"more", "partition": index} for index in (0, 1)))
-    assert [message.partition() for message in take(reader, 2, 0.7)] == [1]
+    assert [message.partition() for message in take(reader, 1)] == [1]
+    assert take(reader, 1, 0.7) == []
     reader.resume(places[:1])
     assert [message.partition() for message in take(reader, 1)] == [0]
     reader.seek(TopicPartition(topic, 1, 45))
@@ -264,7 +265,7 @@ def test_small_fetches_reach_every_partition(headrace):
     send(client, topic, *({"value": b"x" * 5000, "partition": n % 6} for n in range(120)))
     reader = consumer(headrace, fetch_max_bytes=20_000, max_partition_fetch_bytes=20_000, message_max_bytes=20_000)
     reader.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(6)])
-    found = take(reader, 120, 20)
+    found = take(reader, 120)
     reader.close()
     assert {(message.partition(), message.offset()) for message in found} == {
         (p, o) for p in range(6) for o in range(20)
@@ -275,5 +276,5 @@ def test_watermarks_are_the_logs_ends(headrace):
     topic = headrace.topic()
     send(producer(headrace), topic, *({"value": f"{n}"} for n in range(9)))
     reader = consumer(headrace)
-    assert reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=10) == (0, 9)
+    assert reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=60) == (0, 9)
     reader.close()

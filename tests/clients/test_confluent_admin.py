@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 
 pytestmark = pytest.mark.process
 
-PATIENCE = 10
+PATIENCE = 60
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class Member:
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 20,
             "heartbeat.interval.ms": 100,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 15_000,
         }
         self.topic = topic
         self.seen: list[Place] = []
@@ -91,16 +91,16 @@ class Member:
                 raise
 
 
-def fill(headrace, topic: str, partitions: int, each: int) -> set[Place]:
+def fill(headrace, topic: str, partitions: int, each: int, start: int = 0) -> set[Place]:
     client = Producer({"bootstrap.servers": headrace.bootstrap_servers})
     for offset in range(each):
         for partition in range(partitions):
             client.produce(topic, f"{offset}", partition=partition)
-    assert client.flush(10) == 0
-    return {(partition, offset) for partition in range(partitions) for offset in range(each)}
+    assert client.flush(60) == 0
+    return {(partition, start + offset) for partition in range(partitions) for offset in range(each)}
 
 
-def run(members: list[Member], until: Callable[[], bool], seconds: float = 20.0) -> None:
+def run(members: list[Member], until: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not until():
         assert time.monotonic() < deadline, f"timed out; {[(len(m.seen), m.assigned, m.revoked) for m in members]}"
@@ -111,7 +111,7 @@ def run(members: list[Member], until: Callable[[], bool], seconds: float = 20.0)
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
 def test_members_come_and_go_and_every_message_is_seen_once(headrace, strategy):
     topic, group = headrace.topic(partitions=4), headrace.group()
-    expected = fill(headrace, topic, 4, 100)
+    expected = fill(headrace, topic, 4, 50)
 
     def member() -> Member:
         return Member(headrace, group, topic, partition_assignment_strategy=strategy)
@@ -122,17 +122,17 @@ def test_members_come_and_go_and_every_message_is_seen_once(headrace, strategy):
     second = member()
     run([first, second], lambda: len(second.owned) == 2 and len(first.owned) == 2)
     assert first.owned | second.owned == {0, 1, 2, 3}
+    expected |= fill(headrace, topic, 4, 50, start=50)  # the first may have read everything by now
     run([first, second], lambda: len(second.seen) >= 30)
     first.client.close()
-    run([second], lambda: len(first.seen) + len(second.seen) >= len(expected))
-    assert second.owned == {0, 1, 2, 3}
+    run([second], lambda: len(first.seen) + len(second.seen) >= len(expected) and second.owned == {0, 1, 2, 3})
     second.client.close()
     assert sorted(first.seen + second.seen) == sorted(expected)
 
 
 def group_errors(headrace_broker) -> dict[tuple[str, str], float]:
     """How often each error was answered, by API and code, as the metrics page says."""
-    with urllib.request.urlopen(headrace_broker.http_url + "/metrics", timeout=10) as page:
+    with urllib.request.urlopen(headrace_broker.http_url + "/metrics", timeout=60) as page:
         rows = re.findall(r'^headrace_errors_total\{api="(\w+)",code="(\w+)"\} (\S+)', page.read().decode(), re.M)
     return {(api, code.upper()): float(count) for api, code, count in rows}
 
@@ -173,7 +173,7 @@ def test_cooperative_members_keep_what_they_need_not_give(headrace):
 
 def test_a_static_member_comes_back_without_a_rebalance(headrace):
     topic, group = headrace.topic(partitions=4), headrace.group()
-    config = {"partition_assignment_strategy": "range", "session_timeout_ms": 10_000}
+    config = {"partition_assignment_strategy": "range", "session_timeout_ms": 40_000}
     stays = Member(headrace, group, topic, group_instance_id="stays", **config)
     leaves = Member(headrace, group, topic, group_instance_id="leaves", **config)
     run([stays, leaves], lambda: len(stays.owned) == 2 and len(leaves.owned) == 2)
@@ -194,7 +194,7 @@ def test_a_second_static_member_of_the_same_name_fences_the_first(headrace):
     second = Member(headrace, group, topic, group_instance_id="only-one")
     run([second], lambda: second.owned == {0})
     fenced = None
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while fenced is None and time.monotonic() < deadline:
         try:
             message = first.client.poll(0.1)
@@ -213,9 +213,9 @@ def test_a_silent_member_is_dropped_after_its_session(headrace):
     topic, group = headrace.topic(partitions=2), headrace.group()
     first = Member(headrace, group, topic)
     run([first], lambda: len(first.owned) == 2)
-    silent = Member(headrace, group, topic, max_poll_interval_ms=6000)
+    silent = Member(headrace, group, topic, max_poll_interval_ms=6000, session_timeout_ms=6000)
     run([first, silent], lambda: len(first.owned) == 1 and len(silent.owned) == 1)
-    run([first], lambda: len(first.owned) == 2, seconds=20)  # `silent` stops polling: librdkafka leaves for it
+    run([first], lambda: len(first.owned) == 2)  # `silent` stops polling: librdkafka leaves for it
     first.client.close()
     silent.client.close()
 
@@ -228,7 +228,7 @@ def test_committed_offsets_and_their_metadata_come_back(headrace):
     writer.commit(offsets=wanted, asynchronous=False)
     writer.close()
     reader = Consumer({"bootstrap.servers": headrace.bootstrap_servers, "group.id": group})
-    found = reader.committed([TopicPartition(topic, index) for index in range(3)], timeout=10)
+    found = reader.committed([TopicPartition(topic, index) for index in range(3)], timeout=60)
     reader.close()
     assert [place.offset for place in found] == [4, 7, -1001]
     assert [place.metadata for place in found[:2]] == ["four", "sieben ü"]
@@ -253,10 +253,10 @@ def test_a_pattern_subscription_finds_topics_that_come_later(headrace):
     admin = AdminClient({"bootstrap.servers": headrace.bootstrap_servers})
     from confluent_kafka.admin import NewTopic
 
-    admin.create_topics([NewTopic(f"{prefix}-a", 1)])[f"{prefix}-a"].result(10)
+    admin.create_topics([NewTopic(f"{prefix}-a", 1)])[f"{prefix}-a"].result(60)
     member = Member(headrace, group, f"^{prefix}-.*", topic_metadata_refresh_interval_ms=200)
     run([member], lambda: len(member.client.assignment()) == 1)
-    admin.create_topics([NewTopic(f"{prefix}-b", 1)])[f"{prefix}-b"].result(10)
+    admin.create_topics([NewTopic(f"{prefix}-b", 1)])[f"{prefix}-b"].result(60)
     run([member], lambda: len(member.client.assignment()) == 2)
     member.client.close()
 
@@ -267,12 +267,12 @@ def test_admin_sees_a_groups_life(headrace):
     admin = AdminClient({"bootstrap.servers": headrace.bootstrap_servers})
 
     def state() -> ConsumerGroupState:
-        return admin.describe_consumer_groups([group])[group].result(10).state
+        return admin.describe_consumer_groups([group])[group].result(60).state
 
     assert state() == ConsumerGroupState.DEAD
     member = Member(headrace, group, topic, client_id="worker-7")
     run([member], lambda: len(member.seen) == 10)
-    described = admin.describe_consumer_groups([group])[group].result(10)
+    described = admin.describe_consumer_groups([group])[group].result(60)
     assert described.state == ConsumerGroupState.STABLE
     assert described.partition_assignor == "range"
     [seen] = described.members
@@ -280,27 +280,27 @@ def test_admin_sees_a_groups_life(headrace):
     assert "127.0.0.1" in seen.host
     assert {place.partition for place in seen.assignment.topic_partitions} == {0, 1}
     with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
-        admin.delete_consumer_groups([group])[group].result(10)
+        admin.delete_consumer_groups([group])[group].result(60)
     member.client.close()
     assert state() == ConsumerGroupState.EMPTY
-    listed = {each.group_id: each for each in admin.list_consumer_groups().result(10).valid}
+    listed = {each.group_id: each for each in admin.list_consumer_groups().result(60).valid}
     assert listed[group].state == ConsumerGroupState.EMPTY
-    only_stable = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(10).valid
+    only_stable = admin.list_consumer_groups(states={ConsumerGroupState.STABLE}).result(60).valid
     assert group not in {each.group_id for each in only_stable}
 
     wanted = [TopicPartition(topic, 0, 2), TopicPartition(topic, 1, 0)]
-    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])[group].result(10)
-    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
+    admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, wanted)])[group].result(60)
+    found = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(60)
     assert {(place.partition, place.offset) for place in found.topic_partitions} == {(0, 2), (1, 0)}
     again = Member(headrace, group, topic)
     run([again], lambda: len(again.seen) == 8)
     again.client.close()
     assert sorted(again.seen) == [(0, 2), (0, 3), (0, 4), (1, 0), (1, 1), (1, 2), (1, 3), (1, 4)]
 
-    admin.delete_consumer_groups([group])[group].result(10)
+    admin.delete_consumer_groups([group])[group].result(60)
     assert state() == ConsumerGroupState.DEAD
     with pytest.raises(KafkaException, match="GROUP_ID_NOT_FOUND"):
-        admin.delete_consumer_groups([group])[group].result(10)
+        admin.delete_consumer_groups([group])[group].result(60)
 
 
 def test_offsets_of_a_live_group_cannot_be_reset(headrace):
@@ -310,7 +310,7 @@ def test_offsets_of_a_live_group_cannot_be_reset(headrace):
     run([member], lambda: member.owned == {0})
     reset = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 0)])])
     try:
-        result = reset[group].result(10)
+        result = reset[group].result(60)
         assert result.topic_partitions[0].error is not None
         assert result.topic_partitions[0].error.name() == "UNKNOWN_MEMBER_ID"
     except KafkaException as error:

@@ -18,7 +18,7 @@ from kafka.structs import OffsetAndMetadata
 pytestmark = pytest.mark.process
 
 CODECS = {None: lambda: True, "gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
-PATIENCE = 10
+PATIENCE = 60
 
 
 def send(headrace, topic: str, *messages: dict, **config):
@@ -163,7 +163,7 @@ def test_a_topic_comes_into_being_when_it_is_produced_to(headrace):
 
 def test_an_invalid_topic_name_is_refused(headrace):
     with pytest.raises((errors.InvalidTopicError, errors.KafkaTimeoutError, ValueError)):
-        send(headrace, "a..b" + "x" * 250, {"value": b"v"}, max_block_ms=3000)
+        send(headrace, "a..b" + "x" * 250, {"value": b"v"}, max_block_ms=5000)
 
 
 def test_a_consumer_can_seek_pause_and_resume(headrace):
@@ -173,7 +173,8 @@ def test_a_consumer_can_seek_pause_and_resume(headrace):
     client = reader(headrace)
     client.assign(places)
     client.pause(places[0])
-    assert {record.partition for record in take(client, 20, 1)} == {1}
+    assert {record.partition for record in take(client, 10)} == {1}
+    assert take(client, 1, 0.5) == []
     client.resume(places[0])
     assert {record.partition for record in take(client, 10)} == {0}
     client.seek(places[1], 5)
@@ -187,6 +188,7 @@ class Member(threading.Thread):
     def __init__(self, headrace, group: str, topic: str) -> None:
         super().__init__(daemon=True)
         self.seen: list[tuple[int, int]] = []
+        self.owned = 0
         self.ending = threading.Event()
         self.failure: Exception | None = None
         self.client = reader(
@@ -196,7 +198,9 @@ class Member(threading.Thread):
     def run(self) -> None:
         try:
             while not self.ending.is_set():
-                for records in self.client.poll(timeout_ms=50).values():
+                found = self.client.poll(timeout_ms=50)
+                self.owned = len(self.client.assignment())
+                for records in found.values():
                     self.seen += [(record.partition, record.offset) for record in records]
                     self.client.commit()
                     time.sleep(0.005)
@@ -206,7 +210,7 @@ class Member(threading.Thread):
             self.client.close()
 
 
-def wait(until, seconds: float = 30) -> None:
+def wait(until, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not until():
         assert time.monotonic() < deadline, "timed out"
@@ -215,18 +219,20 @@ def wait(until, seconds: float = 30) -> None:
 
 def test_members_come_and_go_and_every_message_is_seen_once(headrace):
     topic, group = headrace.topic(partitions=4), headrace.group()
-    send(headrace, topic, *({"value": b"%d" % n, "partition": n % 4} for n in range(600)))
+    send(headrace, topic, *({"value": b"%d" % n, "partition": n % 4} for n in range(200)))
     first = Member(headrace, group, topic)
     first.start()
     wait(lambda: len(first.seen) > 20)
     second = Member(headrace, group, topic)
     second.start()
+    wait(lambda: first.owned == second.owned == 2)
+    send(headrace, topic, *({"value": b"%d" % n, "partition": n % 4} for n in range(400)))
     wait(lambda: len(second.seen) > 20)
     first.ending.set()
-    first.join(10)
+    first.join(60)
     wait(lambda: len(first.seen) + len(second.seen) >= 600)
     second.ending.set()
-    second.join(10)
+    second.join(60)
     assert first.failure is None
     assert second.failure is None
     counted = Counter(first.seen + second.seen)
@@ -286,7 +292,7 @@ def test_admin_sees_resets_and_deletes_groups(headrace, admin):
     assert described["group_state"] == "Stable"
     assert len(described["members"]) == 1
     member.ending.set()
-    member.join(10)
+    member.join(60)
     assert admin.describe_groups([group])[group]["group_state"] == "Empty"
     assert group in {each["group_id"] for each in admin.list_groups()}
     place = TopicPartition(topic, 0)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 FOLDER = Path(__file__).parent / "kafkajs"
 SCRIPT = FOLDER / "scenarios.js"
@@ -19,7 +19,7 @@ SCENARIOS = re.findall(
     r"^  (?:async )?(\w+)(?:: \(scene\)|\(scene\) \{)", SCRIPT.read_text().split("const scenarios")[1], re.M
 )
 INSTALL_SECONDS = 100
-SCENARIO_SECONDS = 60
+SCENARIO_SECONDS = 110
 
 
 @pytest.fixture(scope="session")

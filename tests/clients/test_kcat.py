@@ -23,7 +23,7 @@ def kcat(headrace, *args: str, stdin: bytes = b"", check: bool = True) -> subpro
         [str(KCAT), "-b", headrace.bootstrap_servers, *QUICK, *args],
         input=stdin,
         capture_output=True,
-        timeout=30,
+        timeout=100,
         check=False,
     )
     assert not check or done.returncode == 0, done.stderr.decode()

@@ -16,7 +16,7 @@ from headrace.testing.process import BrokerProcess
 
 pytestmark = pytest.mark.process
 
-SECONDS = 15
+SECONDS = 60
 
 
 def transactional(servers: str, name: str, **config) -> Producer:
@@ -46,8 +46,23 @@ def reader(servers: str, group: str, *, committed: bool = True) -> Iterator[Cons
         client.close()
 
 
-def read(servers: str, topic: str, group: str, *, committed: bool = True, partitions: int = 1) -> list[bytes]:
-    """Every record up to the end of every partition, partition by partition."""
+def await_decided(servers: str, topic: str, group: str, partitions: int) -> None:
+    """Until no transaction is open: a commit is answered before its markers are written."""
+    with reader(servers, group) as careful, reader(servers, group, committed=False) as careless:
+        for place in (TopicPartition(topic, index) for index in range(partitions)):
+            end = careless.get_watermark_offsets(place, SECONDS)[1]
+            deadline = time.monotonic() + SECONDS
+            while careful.get_watermark_offsets(place, SECONDS)[1] < end:
+                assert time.monotonic() < deadline, f"{topic} has an open transaction"
+                time.sleep(0.02)
+
+
+def read(
+    servers: str, topic: str, group: str, *, committed: bool = True, partitions: int = 1, decided: bool = True
+) -> list[bytes]:
+    """Every record up to the end of every partition, partition by partition; when all is decided, or at once."""
+    if decided:
+        await_decided(servers, topic, group, partitions)
     with reader(servers, group, committed=committed) as client:
         client.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
         found: dict[int, list[bytes]] = {index: [] for index in range(partitions)}
@@ -89,7 +104,7 @@ def test_an_open_transaction_holds_readers_of_committed_records_back(headrace) -
     plain = Producer({"bootstrap.servers": servers, "log_level": 0})
     plain.produce(topic, b"plain")
     assert plain.flush(SECONDS) == 0
-    assert read(servers, topic, headrace.group()) == []
+    assert read(servers, topic, headrace.group(), decided=False) == []
     with reader(servers, headrace.group("marks")) as watching:
         assert watching.get_watermark_offsets(TopicPartition(topic, 0), SECONDS) == (0, 0)
     client.commit_transaction(SECONDS)
@@ -163,7 +178,7 @@ def test_a_producer_that_was_replaced_is_fenced(headrace) -> None:
 
 def test_a_transaction_that_takes_too_long_is_aborted_and_lets_readers_go_on(headrace) -> None:
     servers, topic = headrace.bootstrap_servers, headrace.topic()
-    slow = transactional(servers, headrace.name("t"), transaction_timeout_ms=1000)
+    slow = transactional(servers, headrace.name("t"), transaction_timeout_ms=3000)
     slow.begin_transaction()
     slow.produce(topic, b"slow")
     assert slow.flush(SECONDS) == 0
@@ -185,7 +200,7 @@ def test_a_transaction_goes_on_after_the_broker_was_killed(tmp_path: Path, commi
     with BrokerProcess(tmp_path / "data", "--log-level", "warning") as broker:
         servers = broker.bootstrap_servers
         admin = AdminClient({"bootstrap.servers": servers})
-        admin.create_topics([NewTopic("out", 2)])["out"].result()
+        admin.create_topics([NewTopic("out", 2)])["out"].result(SECONDS)
         client = transactional(servers, "t", reconnect_backoff_max_ms=200, retry_backoff_max_ms=200)
         client.begin_transaction()
         client.produce("out", b"a", partition=0)
@@ -236,7 +251,7 @@ def test_aiokafka_commits_and_aborts(headrace) -> None:
         finally:
             await taking.stop()
 
-    assert asyncio.run(asyncio.wait_for(work(), 30)) == [b"0", b"2"]
+    assert asyncio.run(asyncio.wait_for(work(), 110)) == [b"0", b"2"]
 
 
 def test_kafka_python_commits_and_aborts(headrace) -> None:
@@ -259,7 +274,7 @@ def test_kafka_python_commits_and_aborts(headrace) -> None:
         bootstrap_servers=servers,
         isolation_level="read_committed",
         auto_offset_reset="earliest",
-        consumer_timeout_ms=3000,
+        consumer_timeout_ms=60_000,
     )
     found = []
     for message in taking:

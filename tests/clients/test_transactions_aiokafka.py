@@ -19,7 +19,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 pytestmark = pytest.mark.process
 
-PATIENCE = 10
+PATIENCE = 60
 
 
 def runs(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -27,7 +27,7 @@ def runs(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
 
     @wraps(test)
     def run(*args: Any, **kwargs: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 60))
+        asyncio.run(asyncio.wait_for(test(*args, **kwargs), 110))
 
     return run
 
@@ -39,7 +39,7 @@ async def running(client):
         yield client
     finally:
         with contextlib.suppress(KafkaError, TimeoutError):
-            await asyncio.wait_for(client.stop(), 5)
+            await asyncio.wait_for(client.stop(), 20)
 
 
 def producer(headrace, name: str, **config):
@@ -144,12 +144,11 @@ async def test_a_second_instance_fences_the_first(headrace):
 @runs
 async def test_a_transaction_that_takes_too_long_is_aborted_by_the_coordinator(headrace):
     topic = headrace.topic()
-    async with producer(headrace, headrace.name("t"), transaction_timeout_ms=1000) as client:
+    async with producer(headrace, headrace.name("t"), transaction_timeout_ms=3000) as client:
         await client.begin_transaction()
         await client.send_and_wait(topic, b"slow")
-        assert await high_watermark(headrace, topic) == 1
         deadline = time.monotonic() + PATIENCE
-        while await high_watermark(headrace, topic) == 1:
+        while await high_watermark(headrace, topic) < 2:
             assert time.monotonic() < deadline, "there is no marker"
             await asyncio.sleep(0.1)
         with pytest.raises(ProducerFenced):

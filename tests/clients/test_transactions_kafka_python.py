@@ -14,7 +14,7 @@ from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
 pytestmark = pytest.mark.process
 
-PATIENCE = 10
+PATIENCE = 60
 
 
 @pytest.fixture
