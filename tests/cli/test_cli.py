@@ -107,3 +107,23 @@ def test_a_traceback_is_shown_only_on_demand(command):
     words = ["topic", "list", "--bootstrap", "127.0.0.1:1"]
     assert "Traceback" not in command(*words).err
     assert "Traceback" in command("--debug", *words).err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    piped = f"{sys.executable} -m headrace serve --help | head -n 1; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(["bash", "-c", piped], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_help_of_serve_names_the_choices_of_every_flag(command):
+    shown = command("serve", "--help").out
+    assert "\n  --memory\n" in shown and "\n  --flush ack|interval|os\n" in shown and "--http true|false" in shown
+    assert max(len(line) for line in shown.splitlines()) <= 100
+    assert "[]" not in shown
+
+
+def test_a_data_directory_that_is_a_file_is_named(command, tmp_path):
+    (tmp_path / "data").write_text("")
+    ran = command("serve", "--data-dir", str(tmp_path / "data"), "--port", "0")
+    assert ran.code == 2
+    assert "data is a file; choose a directory with --data-dir" in ran.err

@@ -79,6 +79,7 @@ def test_a_bad_json_line_is_named(online, headrace):
     ran = online("produce", headrace.topic("bad"), "--json-lines", stdin='{"value": 1}\n{"valu": 1}\n')
     assert ran.code == 2
     assert "stdin line 2 has an unknown field 'valu'" in ran.err
+    assert "sent without --json-lines" in ran.err
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])

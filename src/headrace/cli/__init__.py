@@ -10,6 +10,7 @@ Rules:
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -72,6 +73,9 @@ def run(args: Sequence[str]) -> int:
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 1
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_has_left():  # `headrace ... | head` has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         from headrace.cli.report import report
 
         return report(error, debug=debug)
@@ -110,6 +114,15 @@ def _run_verb(verb: str, words: list[str]) -> int:
 
         outcome = get_command(module.app).main(args=words, prog_name=f"headrace {verb}", standalone_mode=False)
     return outcome if isinstance(outcome, int) else 0
+
+
+def _reader_has_left() -> bool:
+    """Whether it is stdout that broke, and not a connection to somebody."""
+    import select
+
+    looking = select.poll()
+    looking.register(sys.stdout.fileno(), 0)
+    return any(what & select.POLLERR for _, what in looking.poll(0))
 
 
 def _help() -> str:

@@ -81,10 +81,11 @@ def status(
       headrace cluster status --json | jq .partitions.offline
 
     \b
-    ROLE    controller, voter (votes on metadata) or observer (follows)
-    BEHIND  metadata entries that a node has not applied
-    SEEN    when the controller last heard of it
-    CLOCK   how far its clock is from the controller's, if that is known
+    ROLE     controller, voter (votes on metadata) or observer (follows)
+    LOG LAG  metadata entries that a node has not copied
+    BEHIND   metadata entries that a node has not applied
+    SEEN     when the controller last heard of it
+    CLOCK    how far its clock is from the controller's, if that is known
     \b
     A partition is offline when nobody leads it: it can be neither written nor read. It is under-replicated when a
     replica is not in sync. It is not led by its preferred replica after a failure; that mends itself, or at once with

@@ -228,6 +228,9 @@ def _show(view: GroupView) -> None:
     epoch = f", epoch {view.group_epoch}" if view.group_epoch is not None else ""
     members = f"{count} member{'s' * (count != 1)}"
     print(f"{view.name}: {view.state}, {members}, lag {output.number(view.lag)}{assignor}{epoch}")
+    unknown = sum(each.committed is None and each.end_offset != 0 for each in view.partitions)
+    if unknown:
+        print(f"not counted: {unknown} partition{'s' * (unknown != 1)} with records and no committed offset")
     if view.group_epoch is not None and view.assignment_epoch != view.group_epoch:
         print(f"partitions are assigned for epoch {view.assignment_epoch}")
     clients = {member.member_id: member.client_id for member in view.members}

@@ -267,7 +267,8 @@ def _recovery(data: OfflineDirectory, place: LogPlace) -> dict[str, Any]:
 def _recovery_line(what: dict[str, Any]) -> str:
     if what["refused"]:
         return f"REFUSED: {what['refused']}"
-    kept = f"keeps offsets {what['start_offset']} to {what['end_offset']}"
+    start, end = what["start_offset"], what["end_offset"]
+    kept = f"keeps offsets {start} to {end}" if end > start else "is empty"
     cuts = "; ".join(
         f"cuts {output.size(cut['bytes'])} of segment {cut['segment']} at position {cut['position']} ({cut['reason']})"
         for cut in what["cuts"]

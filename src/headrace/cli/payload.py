@@ -83,7 +83,10 @@ def from_json(text: str | bytes) -> Outgoing:
         raise ValueError('is not an object such as {"key": "k", "value": "v"}')
     known = {"key", "value", "headers", "partition", "timestamp", "topic", "offset"}
     if unknown := sorted(set(document) - known):
-        raise ValueError(f"has an unknown field {unknown[0]!r}; known: {', '.join(sorted(known))}")
+        raise ValueError(
+            f"has an unknown field {unknown[0]!r}; known: {', '.join(sorted(known))} "
+            "(a line that is itself the value is sent without --json-lines)"
+        )
     headers = document.get("headers") or {}
     if not isinstance(headers, dict):
         raise ValueError("headers: is not an object")

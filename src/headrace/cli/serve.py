@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from headrace.core.config import ConfigFile
     from headrace.settings import Settings
 
+HELP_WIDTH, INDENT = 100, " " * 6
+
 HELP = """Run a broker in the foreground. Ctrl-C or SIGTERM stops it cleanly.
 
   headrace serve                                   durable, in ./headrace-data, on 127.0.0.1:9092
   headrace serve --memory --port 0                 nothing on disk, any free port
   headrace serve --data-dir /var/lib/headrace --host 0.0.0.0 --advertised-host broker.example
 
-Every setting is a flag, a variable HEADRACE_SECTION_NAME and a key in the --config file, in this order of precedence.
+Every setting is a flag, a variable HEADRACE_SECTION_NAME and a key in the --config file, in this
+order of precedence. `headrace config show` prints what is in effect.
 """
 
 
@@ -35,6 +38,7 @@ def direct(words: list[str]) -> None:
         return
     begun = _process_start()
     settings = _settings(words)
+    _check_data_dir(settings)
     from headrace.runtime import allocator, logs, loop
     from headrace.runtime.descriptor_limit import raise_descriptor_limit
 
@@ -48,12 +52,18 @@ def direct(words: list[str]) -> None:
 
 
 def _help() -> str:
+    from textwrap import fill
+
     from headrace.settings import SETTINGS
 
     lines = [HELP, "Flags:", "  --config FILE", "      Read settings from a YAML file."]
+    lines += ["  --memory", "      Keep nothing on disk: short for --storage-kind memory."]
     for item in SETTINGS:
-        lines.append(f"  {item.flag} {'' if item.kind is bool else item.field.upper()}".rstrip())
-        lines.append(f"      {item.help} [{item.show(item.default)}]")
+        value = "true|false" if item.kind is bool else "|".join(item.choices) or item.field.upper()
+        default = item.show(item.default)
+        told = f"{item.help} [{default}]" if default else item.help
+        lines.append(f"  {item.flag} {value}")
+        lines.append(fill(told, HELP_WIDTH, initial_indent=INDENT, subsequent_indent=INDENT))
     return "\n".join(lines)
 
 
@@ -75,6 +85,17 @@ def _settings(given: list[str]) -> Settings:
         else:
             rest.append(word)
     return load(flags_of(rest), os.environ, _config_file(path)).settings
+
+
+def _check_data_dir(settings: Settings) -> None:
+    """Say in words what the system would say with a number."""
+    place = settings.storage.data_dir
+    if settings.storage.kind != "disk":
+        return
+    if os.path.exists(place) and not os.path.isdir(place):
+        raise ConfigError(f"storage.data_dir: {place} is a file; choose a directory with --data-dir")
+    if os.path.isdir(place) and not os.access(place, os.W_OK | os.X_OK):
+        raise ConfigError(f"storage.data_dir: {place} may not be written by this user; choose another --data-dir")
 
 
 def _config_file(path: str | None) -> ConfigFile | None:

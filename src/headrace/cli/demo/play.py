@@ -156,7 +156,7 @@ class Play:
         self._until(lambda: time.monotonic() >= until, "a moment")
         before = self.archived()
         self.process = run_pipeline(self.home, self.folder / "pipeline.log")
-        self._note("the pipeline is started again; the shops never stopped")
+        self._note("the pipeline is started again; the shops go on sending")
         self._until(lambda: self.archived() > before, "the pipeline to be back")
         self.story.back_at = self.story.now()
         away = self.story.back_at - self.story.killed_at
