@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -237,6 +238,11 @@ def test_local_masters_retry_and_others_are_left_alone() -> None:
     assert with_retries("spark://a:7077") == "spark://a:7077"
     assert "spark.driver.bindAddress" not in settings("x", "spark://a:7077", {})
     assert settings("x", "local[2]", {"spark.ui.enabled": "true"})["spark.ui.enabled"] == "true"
+
+
+def test_a_local_session_leaves_no_warehouse_in_the_users_directory() -> None:
+    assert settings("x", "local[2]", {})["spark.sql.warehouse.dir"].startswith(tempfile.gettempdir())
+    assert "spark.sql.warehouse.dir" not in settings("x", "spark://a:7077", {})
 
 
 def test_the_users_collector_and_options_win() -> None:

@@ -101,6 +101,8 @@ def settings(name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.python.daemon.module": "headrace.spark.daemon",
+            # Spark makes this directory at every start: not where the user happens to be.
+            "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/headrace-spark-warehouse-{os.getuid()}",
         }
     found.update(conf)
     driver, executor = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
