@@ -254,6 +254,8 @@ def show(found: Status) -> None:
 
 def _summary(found: Status) -> str:
     count = len(found.partitions)
+    if not count:
+        return "no partitions yet"
     facts = (
         (len(found.offline), "offline"),
         (len(found.under_replicated), "under-replicated"),
