@@ -11,7 +11,8 @@ from confluent_kafka import Producer
 
 from headrace import Broker
 from headrace.client.errors import ClientError
-from headrace.spark import link
+from headrace.core.errors import ErrorCode
+from headrace.spark import fetch, link
 from headrace.spark.cluster import Cluster
 from headrace.spark.fetch import Fetcher
 from headrace.spark.offsets import LostRecordsError
@@ -112,6 +113,32 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka, topic):
     kafka.produce(topic, numbers(0, 10))
     with pytest.raises(LostRecordsError, match="does not exist any more"):
         list(Fetcher(task, SCHEMA, options).batches())
+
+
+def test_a_broker_that_does_not_know_a_topic_yet_is_asked_again(kafka, topic, monkeypatch):
+    """A broker that has just started, or a leader that has moved: no reason to leave records out."""
+    real, calls = fetch.read_answer, []
+
+    def forgetful(version, data):
+        calls.append(version)
+        answer = real(version, data)
+        codes = {1: ErrorCode.unknown_topic_id, 2: ErrorCode.offset_out_of_range}
+        return answer._replace(error_code=codes.get(len(calls), answer.error_code))
+
+    monkeypatch.setattr(fetch, "read_answer", forgetful)
+    options = options_of(kafka.bootstrap, failOnDataLoss="false")
+    assert offsets_of(Fetcher(task_of(options, topic, 3, 10), SCHEMA, options).batches()) == list(range(3, 10))
+    assert len(calls) >= 3
+
+
+def test_a_deleted_topic_is_an_error_or_nothing(kafka, topic):
+    brief = {"kafkaConsumer.pollTimeoutMs": "100"}
+    strict, lenient = options_of(kafka.bootstrap, **brief), options_of(kafka.bootstrap, failOnDataLoss="false", **brief)
+    task = task_of(strict, topic, 0, 10)
+    kafka.delete(topic)
+    with pytest.raises(LostRecordsError, match="does not exist any more"):
+        list(Fetcher(task, SCHEMA, strict).batches())
+    assert offsets_of(Fetcher(task, SCHEMA, lenient).batches()) == []
 
 
 def test_a_broker_that_stays_away_is_told_in_a_sentence():

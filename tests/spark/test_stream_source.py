@@ -9,6 +9,7 @@ import pytest
 
 from headrace.spark.offsets import LostRecordsError, StreamOffsets
 from headrace.spark.options import parse
+from headrace.spark.source import partitions_of
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]  # the first query of a session is slow on a busy machine
 
@@ -197,3 +198,52 @@ def test_a_deleted_topic_stops_the_query(kafka):
     kafka.delete(topic)
     with pytest.raises(LostRecordsError, match=f"topic {topic} does not exist"):
         offsets.next(end)
+
+
+def test_a_deleted_topic_does_not_hold_up_the_others_if_losses_are_forgiven(kafka):
+    gone, stays = kafka.topic(), kafka.topic()
+    offsets = stream_offsets(
+        kafka,
+        subscribe=f"{gone},{stays}",
+        startingOffsets="earliest",
+        commitOffsets="false",
+        failOnDataLoss="false",
+    )
+    for topic in (gone, stays):
+        kafka.produce(topic, numbers(0, 5))
+    end = offsets.next(offsets.initial())
+    kafka.delete(gone)
+    kafka.produce(stays, numbers(5, 8))
+    after = offsets.next(end)
+    assert after == {(gone, 0): 5, (stays, 0): 8}
+    assert offsets.plan(offsets.ranges(end, after)) == [(stays, 0, 5, 8)]
+    kafka.topic(name=gone)
+    kafka.produce(gone, numbers(0, 2))
+    assert offsets.next(after) == {(gone, 0): 2, (stays, 0): 8}
+    assert offsets.ranges(after, {(gone, 0): 2, (stays, 0): 8})[0] == (gone, 0, 0, 2), "it is another topic now"
+
+
+def test_a_log_that_seems_shorter_for_a_moment_is_looked_at_again(kafka, monkeypatch):
+    topic = kafka.topic()
+    kafka.produce(topic, numbers(0, 5))
+    offsets = stream_offsets(kafka, subscribe=topic, startingOffsets="earliest", commitOffsets="false")
+    real, asked = offsets.at, []
+
+    def at(places, time_ms):
+        asked.append(time_ms)
+        return dict.fromkeys(places, 3) if len(asked) < 3 else real(places, time_ms)
+
+    monkeypatch.setattr(offsets, "at", at)
+    assert offsets.next({(topic, 0): 5}) == {(topic, 0): 5}
+    monkeypatch.setattr(offsets, "at", lambda places, time_ms: dict.fromkeys(places, 3))
+    with pytest.raises(LostRecordsError, match="was read up to 5 but now ends at 3"):
+        offsets.next({(topic, 0): 5})
+
+
+def test_a_batch_that_is_repeated_does_not_leave_out_a_partition_that_is_gone(kafka):
+    there = kafka.topic()
+    offsets = stream_offsets(kafka, subscribePattern=f"^{there}$", commitOffsets="false")
+    for start in ({("gone", 0): 1}, {}):
+        ranges = offsets.ranges(start, {("gone", 0): 4})
+        with pytest.raises(LostRecordsError, match="gone-0 does not exist any more"):
+            partitions_of(offsets, ranges)

@@ -90,20 +90,24 @@ class Cluster:
         self._brokers: tuple[Address, ...] = ()
         self._coordinators: dict[str, Address] = {}
 
-    def partitions(self, subscription: Subscription) -> dict[Place, Partition]:
-        """The partitions that a subscription means now. Raises MissingError if a named topic does not exist."""
+    def partitions(self, subscription: Subscription, *, missing_ok: bool = False) -> dict[Place, Partition]:
+        """The partitions that a subscription means now.
+
+        Raises MissingError if a named topic or partition does not exist, unless `missing_ok`. A pattern may match
+        anywhere in a name, as in Spark's own connector.
+        """
         if subscription.assigned:
             topics = tuple(dict.fromkeys(topic for topic, _ in subscription.assigned))
-            found = self._patiently(lambda: self._metadata(topics))
+            found = self._patiently(lambda: self._metadata(topics, missing_ok))
             for topic, partition in subscription.assigned:
-                if (topic, partition) not in found:
+                if (topic, partition) not in found and not missing_ok:
                     raise MissingError(f"topic {topic} has no partition {partition}")
-            return {place: found[place] for place in subscription.assigned}
+            return {place: found[place] for place in subscription.assigned if place in found}
         if subscription.pattern:
-            matches = re.compile(subscription.pattern).fullmatch
+            matches = re.compile(subscription.pattern).search
             found = self._patiently(lambda: self._metadata(None))
             return {place: partition for place, partition in found.items() if matches(place[0])}
-        return self._patiently(lambda: self._metadata(subscription.topics))
+        return self._patiently(lambda: self._metadata(subscription.topics, missing_ok))
 
     def offsets(self, places: Mapping[Place, Partition], times: Mapping[Place, int]) -> dict[Place, int]:
         """The first offset at or after each time (ms); -1: latest (under read_committed the last stable), -2: earliest.
@@ -152,7 +156,7 @@ class Cluster:
 
     # one attempt each
 
-    def _metadata(self, topics: tuple[str, ...] | None) -> dict[Place, Partition]:
+    def _metadata(self, topics: tuple[str, ...] | None, missing_ok: bool = False) -> dict[Place, Partition]:
         request = {
             "topics": None if topics is None else [{"topic_id": None, "name": name} for name in topics],
             "allow_auto_topic_creation": False,
@@ -165,6 +169,8 @@ class Cluster:
             if topics is None and topic.is_internal:
                 continue
             if topic.error_code in _MISSING:
+                if missing_ok:
+                    continue
                 raise MissingError(f"topic {topic.name} does not exist")
             raise_for(topic.error_code, f"describe topic {topic.name}")
             for part in topic.partitions:

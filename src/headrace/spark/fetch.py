@@ -164,7 +164,9 @@ class Fetcher:
             more = self._offset < task.end
             if more:
                 self._ask(link, version)
-            yield from pages
+            for page in pages:
+                yield page
+                self._heard_at = time.monotonic()  # what Spark does with a page is no silence of the broker's
             if not more:
                 return
 
@@ -172,13 +174,9 @@ class Fetcher:
         link.send(FETCH, version, request_body(self._task, self._options, version, self._offset))
 
     def _take_silence(self, answer: Answer) -> None:
-        """Nothing came. If the log ends here and stays so, what was to be read is gone.
-
-        A new leader may take a moment to know how far its log is replicated.
-        """
+        """Nothing came. If the log ends here and stays so, what was to be read is gone."""
         end = answer.last_stable_offset if self._options.read_committed else answer.high_watermark
-        silent_ms = (time.monotonic() - self._heard_at) * 1000
-        if 0 <= end <= self._offset and silent_ms >= min(_SILENCE_MS, self._options.poll_timeout_ms):
+        if 0 <= end <= self._offset and self._is_beyond_doubt():
             self._lost(f"ends at {end}", self._task.end)
         else:
             self._wait(PassingError(f"{self._name} has nothing to read at {self._offset}"), pause=False)
@@ -191,13 +189,21 @@ class Fetcher:
             start = next(iter(first.values()))
             if start > self._offset:
                 self._lost(f"starts at {start} now", min(start, self._task.end))
-            else:
+            elif self._is_beyond_doubt():
                 self._lost("is shorter now", self._task.end)
+            else:
+                self._wait(PassingError(f"{self._name} is shorter than {self._offset}"))
             return
         try:
             raise_for(code, f"read {self._name}")
-        except MissingError:
-            self._lost("does not exist any more", self._task.end)
+        except MissingError as error:
+            # What this broker does not know, the cluster may.
+            raise PassingError(str(error), error.code) from None
+
+    def _is_beyond_doubt(self) -> bool:
+        """A new leader may take a moment to know how far its log is replicated, and a new broker to know its topics."""
+        silent_ms = (time.monotonic() - self._heard_at) * 1000
+        return silent_ms >= min(_SILENCE_MS, self._options.poll_timeout_ms)
 
     def _lost(self, what: str, offset: int) -> None:
         """Records from here to `offset` are gone."""
@@ -227,6 +233,11 @@ class Fetcher:
         except (PassingError, UnreachableError):
             return
         except MissingError:
-            self._lost("does not exist any more", self._task.end)
+            if self._is_beyond_doubt():
+                self._lost("does not exist any more", self._task.end)
             return
-        self._task = replace(self._task, leader=next(iter(places.values())).leader)
+        (found,) = places.values()
+        if self._task.topic_id is not None and found.topic_id not in (None, self._task.topic_id):
+            self._lost("does not exist any more: its topic was made anew", self._task.end)
+            return
+        self._task = replace(self._task, leader=found.leader)

@@ -7,15 +7,16 @@ Rules:
   A commit that fails is a warning, never a failed query.
 - Partitions that appear while a query runs are read from their beginning.
 - Records that are gone (partition gone, log shorter than before, topic made anew) are an error, or a warning with
-  failOnDataLoss=false.
+  failOnDataLoss=false. It is looked at again before it is believed: a broker that has just started, or a leader that
+  has just changed, may not know better.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from headrace.client.errors import ClientError
@@ -27,12 +28,21 @@ from headrace.spark.ranges import OffsetRange, Offsets, available, limited, task
 log = logging.getLogger("headrace.spark")
 
 _COMMIT_REST_SECONDS: Final = 30.0
+_DOUBTS: Final = 15  # looks at what seems to be lost, until it is believed
+_DOUBT_SECONDS: Final = 0.2  # between them
 _PROGRESS: Final = "spark"
 _PIN: Final = "spark-start-"
 
 
 class LostRecordsError(HeadraceError):
     """Records that were to be read do not exist any more."""
+
+
+class _Fault(NamedTuple):
+    """What seems to be lost."""
+
+    sentence: str
+    is_certain: bool = False
 
 
 class OffsetReader:
@@ -146,6 +156,7 @@ class StreamOffsets(OffsetReader):
         self._triggered_at: float | None = None
         self._topic_ids: dict[str, UUID | None] = {}
         self._recreated: set[str] = set()
+        self._told: set[str] = set()  # losses
 
     @property
     def latest(self) -> Offsets | None:
@@ -203,30 +214,59 @@ class StreamOffsets(OffsetReader):
         if self._monotonic() < self._commit_from:
             return
         try:
-            self.cluster.commit(self.options.group, offsets, note)
+            there = {place: offset for place, offset in offsets.items() if place in (self._partitions or offsets)}
+            self.cluster.commit(self.options.group, there, note)
             self._committed = dict(offsets)
         except HeadraceError as error:
             self._commit_from = self._monotonic() + _COMMIT_REST_SECONDS
             log.warning("%s; the query goes on, its lag is not visible in the group", error)
 
     def _ends(self, start: Offsets) -> Offsets:
-        try:
-            places = self.partitions()
-        except MissingError as error:
-            self.lost(str(error))
-            return start
-        self._notice_recreated(places)
-        for topic, partition in sorted(set(start) - set(places)):
-            self.lost(f"partition {topic}-{partition} does not exist any more")
-        self._latest = self.at(places, LATEST)
-        for place in sorted(set(start) & set(places)):
-            if self._latest[place] < start[place]:
-                self.lost(
-                    f"{place[0]}-{place[1]} was read up to {start[place]} but now ends at {self._latest[place]}"
-                    + (": the topic was made anew" if place[0] in self._recreated else "")
-                )
+        places, self._latest = self._surely(start)
         ends = self._latest if self._target is None else self._target
-        return {place: end for place, end in ends.items() if place in places}
+        # What is asked for by name keeps its place, and goes on from there if it comes back.
+        by_name = not self.options.subscription.pattern
+        kept = {place: offset for place, offset in start.items() if by_name and place not in places}
+        return {place: end for place, end in ends.items() if place in places} | kept
+
+    def _surely(self, start: Offsets) -> tuple[dict[Place, Partition], Offsets]:
+        """The partitions and the ends of their logs. What seems to be lost is looked at again, and then told once."""
+        doubts = _DOUBTS
+        while True:
+            places, missing = self._look()
+            self._notice_recreated(places)
+            latest = self.at(places, LATEST)
+            faults = [*missing, *self._faults(start, places, latest)]
+            doubts -= 1
+            if not doubts or all(fault.is_certain or fault.sentence in self._told for fault in faults):
+                break
+            self._partitions = {}
+            time.sleep(_DOUBT_SECONDS)
+        for fault in faults:
+            if fault.sentence not in self._told:
+                self.lost(fault.sentence)
+        self._told = {fault.sentence for fault in faults}
+        return places, latest
+
+    def _look(self) -> tuple[dict[Place, Partition], list[_Fault]]:
+        """The partitions that there are, and what is missing."""
+        try:
+            return self.partitions(), []
+        except MissingError as error:
+            self._partitions = self.cluster.partitions(self.options.subscription, missing_ok=True)
+            return dict(self._partitions), [_Fault(str(error))]
+
+    def _faults(self, start: Offsets, places: Iterable[Place], latest: Offsets) -> Iterator[_Fault]:
+        for place in sorted(set(start) - set(places)):
+            yield _Fault(f"partition {place[0]}-{place[1]} does not exist any more")
+        for place, end in sorted(latest.items()):
+            if place in start and end < start[place]:
+                anew = place[0] in self._recreated
+                yield _Fault(
+                    f"{place[0]}-{place[1]} was read up to {start[place]} but now ends at {end}"
+                    + (": the topic was made anew" if anew else ""),
+                    anew,
+                )
 
     def _notice_recreated(self, places: Mapping[Place, Partition]) -> None:
         for (topic, _), partition in places.items():
@@ -238,12 +278,12 @@ class StreamOffsets(OffsetReader):
 
     def _with_new(self, start: Offsets, end: Offsets) -> Offsets:
         """Where each partition of `end` begins: new ones at their first record."""
-        new = sorted(set(end) - set(start))
+        new = sorted((set(end) - set(start)) & set(self._partitions))
         first = self.at(new, EARLIEST)
         for place, offset in first.items():
             if offset > 0:
                 self.lost(f"the new partition {place[0]}-{place[1]} starts at {offset}: records before it are gone")
-        return {place: start[place] if place in start else first[place] for place in end}
+        return {place: start[place] if place in start else first.get(place, 0) for place in end}
 
     def _should_wait(self, start: Offsets, end: Offsets, least: int) -> bool:
         now = self._monotonic()

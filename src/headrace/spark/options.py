@@ -165,7 +165,7 @@ SECURITY: Final = "kafka.security.protocol"
 OPTIONS: Final = (
     Option(BOOTSTRAP, text, "where the brokers are: host:port,..."),
     Option("subscribe", names, "topics, separated by commas"),
-    Option("subscribePattern", _pattern, "a regular expression (Python's) that whole topic names match"),
+    Option("subscribePattern", _pattern, "a regular expression (Python's) that is found in topic names"),
     Option("assign", _assigned, 'partitions: {"topic":[0,1]}'),
     Option("startingOffsets", _offsets, "earliest, latest or JSON; default latest in streams, earliest in batches"),
     Option("startingTimestamp", whole(0), "start at this time (ms) in all partitions"),
@@ -324,6 +324,7 @@ def _gather(values: Mapping[str, Any], extra: Mapping[str, str], mode: Mode) -> 
         raise ConfigError("option 'endingOffsets' cannot be earliest")
     if mode == "batch" and start.offsets and LATEST in start.offsets.values():
         raise ConfigError("option 'startingOffsets' cannot be latest (-1) in a batch read")
+    _no_end_before_start(start, end)
     return SourceOptions(
         bootstrap=values[BOOTSTRAP],
         subscription=subscription,
@@ -334,6 +335,23 @@ def _gather(values: Mapping[str, Any], extra: Mapping[str, str], mode: Mode) -> 
         extra=dict(extra),
         **{name: value for name, value in fields.items() if value is not None},
     )
+
+
+def _no_end_before_start(start: Bound, end: Bound) -> None:
+    pairs: dict[str, tuple[int, int]] = {}
+    if start.time_ms is not None and end.time_ms is not None:
+        pairs[""] = (start.time_ms, end.time_ms)
+    for low, high in ((start.times_ms, end.times_ms), (start.offsets, end.offsets)):
+        if low is not None and high is not None:
+            pairs |= {
+                f" of {topic}-{number}": (low[topic, number], high[topic, number])
+                for topic, number in low.keys() & high
+            }
+    for place, (first, last) in sorted(pairs.items()):
+        if first > last >= 0:
+            raise ConfigError(
+                f"options {start.option!r} ({first}) and {end.option!r} ({last}){place} contradict each other"
+            )
 
 
 def _bound(values: Mapping[str, Any], side: str, default: int) -> Bound:

@@ -41,6 +41,10 @@ class TaskPartition(InputPartition):
 
 def partitions_of(offsets: OffsetReader, ranges: Iterable[OffsetRange], oldest_ms: int = -1) -> list[InputPartition]:
     places = offsets.known_partitions()
+    ranges = list(ranges)
+    for each in ranges:
+        if each.size > 0 and (each.topic, each.partition) not in places:
+            offsets.lost(f"partition {each.topic}-{each.partition} does not exist any more")
     return [
         TaskPartition(Task(*each, *places[each.topic, each.partition], oldest_ms=oldest_ms))
         for each in offsets.plan(ranges)
