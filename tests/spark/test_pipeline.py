@@ -102,9 +102,13 @@ def test_doubles_are_left_out_across_batches(kafka: Any, tmp_path: Path, run: Ru
 
 
 def test_a_stream_is_enriched_by_the_newest_record_of_a_key(kafka: Any, tmp_path: Path, run: Run) -> None:
-    topic, people, out = kafka.topic(), kafka.topic(), kafka.topic()
-    kafka.produce(people, [{"key": b"7", "value": b'{"name":"ann"}'}, {"key": b"8", "value": b'{"name":"bob"}'}])
-    kafka.produce(people, [{"key": b"7", "value": b'{"name":"anna"}'}, {"key": b"8", "value": None}])
+    """Also of a key that has moved to another partition, as keys do when a topic gains partitions."""
+    topic, people, out = kafka.topic(), kafka.topic(2), kafka.topic()
+    old = [b'{"name":"an"}', b'{"name":"ann"}']
+    kafka.produce(people, [{"key": b"7", "value": each, "timestamp": 1000} for each in old], partition=1)
+    kafka.produce(people, [{"key": b"8", "value": b'{"name":"bob"}', "timestamp": 1000}], partition=1)
+    kafka.produce(people, [{"key": b"7", "value": b'{"name":"anna"}', "timestamp": 2000}])
+    kafka.produce(people, [{"key": b"8", "value": None, "timestamp": 2000}])
     kafka.produce(topic, [b'{"order":1,"customer":7}', b'{"order":2,"customer":8}'])
     document = ready.enrich(
         topic, schema="order int, customer int", lookup_topic=people, lookup_schema="name string", on="customer",
@@ -121,7 +125,10 @@ def test_a_stream_is_enriched_by_the_newest_record_of_a_key(kafka: Any, tmp_path
 def test_a_replay_ends_even_into_the_topic_that_it_reads(spark: Any, kafka: Any, tmp_path: Path) -> None:
     topic = kafka.topic()
     kafka.produce(topic, [{"value": b"%d" % i, "key": b"k", "headers": {"a": b"b"}} for i in range(10)])
-    replay = Replay(kafka.bootstrap, topic, tmp_path / "replay", topic=topic, where="offset >= 5")
+    replay = Replay(kafka.bootstrap, topic, tmp_path / "replay", topic=topic, where="offset >= 5", keep_partition=True)
+    replay._plan()
+    kafka.grow(topic, 2)  # it was interrupted, and the topic has more partitions now
+    kafka.produce(topic, [b"%d" % i for i in range(10)], partition=1)
     assert replay.run(spark) == 10
     assert [row[1] for row in kafka.rows(topic)] == [b"%d" % i for i in [*range(10), *range(5, 10)]]
     assert kafka.rows(topic)[-1][7] == (("a", b"b"),)

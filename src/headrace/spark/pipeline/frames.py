@@ -84,8 +84,15 @@ class Frames:
 
         frame = self._topic(name, source)
         if source.latest_by_key:
-            newest = f.max_by(f.struct("*"), f.struct("partition", "offset")).alias("row")
-            frame = frame.groupBy("topic", "key").agg(newest).select("row.*").where("value is not null")
+            # Offsets say what is newest within a partition. A key that has moved, as its topic has more partitions
+            # now, is in two of them: there the time says it.
+            for keys, age in (
+                (["topic", "key", "partition"], ["offset"]),
+                (["topic", "key"], ["timestamp", "partition"]),
+            ):
+                newest = f.max_by(f.struct("*"), f.struct(*age)).alias("row")
+                frame = frame.groupBy(*keys).agg(newest).select("row.*")
+            frame = frame.where("value is not null")
             frame = frame.withColumn(LOOKUP_KEY, f.col("key").cast("string"))
         decode = source.decode
         return frame if decode is None else self._typed(name, frame, decode, latest=source.latest_by_key)
@@ -174,7 +181,7 @@ def source_options(
     """The options of `format("headrace")` for a source of one query."""
     found: dict[str, str] = {"kafka.bootstrap.servers": pipeline.broker}
     if source.pattern:
-        found["subscribePattern"] = source.pattern
+        found["subscribePattern"] = f"^(?:{source.pattern})$"  # whole names
     else:
         found["subscribe"] = ",".join(source.topics or [source.topic])
     if streaming:

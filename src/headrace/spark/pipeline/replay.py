@@ -71,7 +71,9 @@ class Replay:
             return found
         plan = {"wish": wish, **(self._topic_plan() if self.topic else self._table_plan())}
         self.folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(plan), encoding="utf-8")
+        half = path.with_suffix(".tmp")  # there as a whole or not at all
+        half.write_text(json.dumps(plan), encoding="utf-8")
+        half.replace(path)
         return plan
 
     def _topic_plan(self) -> dict[str, Any]:
@@ -97,16 +99,17 @@ class Replay:
             if self.rate is not None:
                 reader = reader.option("maxRowsPerTrigger", str(self.rate))
             return reader.load(self.table)
+        ends = from_json(plan["end"])
         given = {
             BOOTSTRAP: self.broker,
-            "subscribe": self.topic,
+            # Partitions that the topic gains later are not part of the plan.
+            "assign": json.dumps({self.topic: sorted(partition for _, partition in ends)}),
             "startingOffsets": json.dumps(plan["start"]),
             "includeHeaders": "true",
             "commitOffsets": "false",
         }
         if self.rate is not None:
             given["maxOffsetsPerTrigger"] = str(self.rate)
-        ends = from_json(plan["end"])
         entries = ", ".join(f"{partition}, {end}L" for (_, partition), end in sorted(ends.items()))
         frame = spark.readStream.format("headrace").options(**given).load()
         return frame.where(f"offset < element_at(map({entries}), partition)")
