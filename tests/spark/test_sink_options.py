@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
 from headrace.core.errors import ConfigError
 from headrace.group.settings import GroupSettings
-from headrace.spark.sink_options import parse
+from headrace.spark.sink_options import OPTIONS, parse
 from headrace.spark.sink_producer import configuration, make_producer
 from headrace.spark.sink_rows import Columns, Digest, records
 
@@ -76,6 +78,11 @@ def test_an_application_needs_a_version_and_transactions() -> None:
         parse({**GIVEN, "txnVersion": "7"}, "batch")
     with pytest.raises(ConfigError, match="'txnAppId' and 'delivery' .at_least_once. contradict"):
         parse({**GIVEN, "txnAppId": "a", "txnVersion": "7", "delivery": "at_least_once"}, "batch")
+
+
+def test_every_option_is_in_the_guide() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "spark.md").read_text().partition("## Writing")[2]
+    assert [option.name for option in OPTIONS if f"`{option.name}`" not in guide] == []
 
 
 @pytest.mark.parametrize("prefix", ["", "mine-", "headrace-spark-mine-"])
