@@ -127,11 +127,15 @@ def test_the_start_is_pinned_until_the_first_batch_is_on_record(kafka):
     again = stream_offsets(kafka, **options)
     assert again.initial() == {(topic, 0): 5}
     assert again.next(again.initial()) == {(topic, 0): 8}
-    again.next({(topic, 0): 8})
+    kafka.grow(topic, 2)
+    kafka.produce(topic, numbers(0, 3), partition=1)
+    grown = stream_offsets(kafka, **options)
+    assert grown.initial() == {(topic, 0): 5, (topic, 1): 0}, "nobody has read the new partition"
+    grown.next({(topic, 0): 8, (topic, 1): 3})
     assert kafka.committed(f"pin-{topic}", topic) == [8]
     kafka.produce(topic, numbers(8, 9))
     # A new query of the same group is a new query.
-    assert stream_offsets(kafka, **options).initial() == {(topic, 0): 9}
+    assert stream_offsets(kafka, **options).initial() == {(topic, 0): 9, (topic, 1): 3}
 
 
 def test_a_pin_does_not_hold_for_other_starting_options(kafka):

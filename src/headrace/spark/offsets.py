@@ -202,9 +202,11 @@ class StreamOffsets(OffsetReader):
         except HeadraceError as error:
             log.warning("%s; the start of this query is not protected against a crash in its first batch", error)
             return None
-        if set(found) != set(places) or any(each.note != self._pin_note for each in found.values()):
+        if not found or any(each.note != self._pin_note for each in found.values()):
             return None
-        return {place: each.offset for place, each in found.items()}
+        # Partitions without a pin have come since.
+        new = self.at([place for place in places if place not in found], EARLIEST)
+        return new | {place: each.offset for place, each in found.items()}
 
     def _record(self, start: Offsets) -> None:
         if self.options.commit and start not in (self._committed, self._initial):
