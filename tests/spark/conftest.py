@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from headrace import Broker
 
 TOO_LATE = "Python worker failed to connect back"
+OPEN_SECONDS = 20.0
 _numbers = itertools.count()
 
 
@@ -101,19 +103,19 @@ class Kafka:
         name = name or f"t{next(_numbers)}"
         # Some tests write old timestamps: retention must not take them away.
         config = {"retention.ms": "-1"} | {key.replace("_", "."): value for key, value in configs.items()}
-        self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(10)
+        self.admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(60)
         return name
 
     def grow(self, topic: str, partitions: int) -> None:
-        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(10)
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
 
     def delete(self, topic: str) -> None:
-        self.admin.delete_topics([topic])[topic].result(10)
+        self.admin.delete_topics([topic])[topic].result(60)
 
     def trim(self, topic: str, partition: int, offset: int) -> None:
         """Delete records before an offset."""
         place = TopicPartition(topic, partition, offset)
-        self.admin.delete_records([place])[place].result(10)
+        self.admin.delete_records([place])[place].result(60)
 
     def produce(self, topic: str, records: Any, *, codec: str = "none", partition: int = 0, **more: Any) -> None:
         """Records are values, or mappings as `Producer.produce` takes them. One batch for one call, if it fits."""
@@ -121,10 +123,11 @@ class Kafka:
         for record in records:
             fields = {"value": record} if not isinstance(record, dict) else record
             producer.produce(topic, **{"partition": partition, **fields})
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
 
     def rows(self, topic: str, partitions: int = 1) -> list[tuple[Any, ...]]:
         """The topic as a plain consumer sees it, in the columns of the source with headers."""
+        self._await_decided(topic, partitions)
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -137,7 +140,7 @@ class Kafka:
         consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
         found, open_partitions = [], partitions
         while open_partitions:
-            message = consumer.poll(10)
+            message = consumer.poll(60)
             assert message is not None, "the plain consumer waits in vain"
             if message.error():
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
@@ -160,9 +163,24 @@ class Kafka:
         consumer.close()
         return sorted(found, key=lambda row: row[3:5])
 
+    def _await_decided(self, topic: str, partitions: int) -> None:
+        """A commit is answered before its markers are written. What is still open after a while, stays open."""
+        levels = ("read_committed", "read_uncommitted")
+        settings = {"bootstrap.servers": self.bootstrap, "group.id": "plain"}
+        clients = [Consumer({**settings, "isolation.level": level}) for level in levels]
+        deadline = time.monotonic() + OPEN_SECONDS
+        for place in (TopicPartition(topic, index) for index in range(partitions)):
+            while time.monotonic() < deadline:
+                stable, end = (client.get_watermark_offsets(place, 60)[1] for client in clients)
+                if stable >= end:
+                    break
+                time.sleep(0.02)
+        for client in clients:
+            client.close()
+
     def committed(self, group: str, topic: str, partitions: int = 1) -> list[int]:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
-        found = consumer.committed([TopicPartition(topic, index) for index in range(partitions)], 10)
+        found = consumer.committed([TopicPartition(topic, index) for index in range(partitions)], 60)
         consumer.close()
         return [each.offset for each in found]
 
