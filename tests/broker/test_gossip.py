@@ -197,3 +197,33 @@ def test_loopback_is_local():
     assert is_local("127.0.0.7")
     assert is_local("localhost")
     assert not is_local("10.0.0.1")
+
+
+def test_a_cluster_may_have_more_nodes_than_gossip_has_seeds():
+    async def scenario(village: Village) -> None:
+        village.register(*range(1, 80))
+        village.add(78)
+        village.add(79)
+        await asyncio.sleep(5)
+        assert village.addresses[78, 79] == ("127.0.0.79", PORT)
+        village.register(80)  # every node's image grows, and nobody's gossip may object
+        village.add(80)
+        await asyncio.sleep(5)
+        assert village.addresses[78, 80] == ("127.0.0.80", PORT)
+
+    run(scenario)
+
+
+def test_nodes_that_come_and_go_at_new_addresses_do_not_use_up_the_seeds():
+    async def scenario(village: Village) -> None:
+        village.register(1, 2)
+        village.add(1)
+        village.add(2)
+        await asyncio.sleep(1)
+        for node_id in range(3, 100):
+            village.register(node_id)
+            village.remove(node_id)
+        await asyncio.sleep(5)
+        assert village.addresses[1, 2] == ("127.0.0.2", PORT)
+
+    run(scenario)

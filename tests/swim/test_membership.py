@@ -60,9 +60,13 @@ def test_the_first_node_of_a_cluster_has_nobody_to_ask() -> None:
     assert solo.run(60) == []
 
 
-def test_there_is_a_limit_to_seeds() -> None:
-    with pytest.raises(ValueError):
-        Solo().swim.join([(f"seed{number}", 1) for number in range(MAX_SEEDS + 1)])
+def test_of_too_many_seeds_those_named_last_are_asked() -> None:
+    solo = Solo()
+    solo.swim.join([("seed0", 1), ("seed1", 1)])
+    solo.swim.join([(f"seed{number}", 1) for number in (*range(2, MAX_SEEDS + 1), 0)])
+    solo.run(1)
+    asked = {host for (host, _), packet in solo.sent if packet.to == ANYONE}
+    assert len(asked) == MAX_SEEDS and "seed0" in asked and "seed1" not in asked
 
 
 def test_any_authentic_packet_makes_its_sender_a_member() -> None:

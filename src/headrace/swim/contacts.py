@@ -6,6 +6,7 @@ Rules:
 - Later on, a few of the dead, and of the seeds behind which no living node is known, are asked in turn in every
   `rejoin_interval_s`: so the sides of a cut find each other again, and a node that is a seed is found when it is back.
 - Whoever answers such a question gets a full exchange.
+- There are `MAX_SEEDS` at most: those that were named last. One that answers is enough.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ class Contacts:
     def join(self, addresses: Iterable[Address]) -> None:
         for address in addresses:
             if address != self._belief.me.address:
-                self._seeds.setdefault(address, None)
-        if len(self._seeds) > MAX_SEEDS:
-            raise ValueError(f"more than {MAX_SEEDS} seeds")
+                self._seeds[address] = self._seeds.pop(address, None)  # to the end of the order
+        for forgotten in list(self._seeds)[:-MAX_SEEDS]:
+            del self._seeds[forgotten]
         if self._seeds:
             self.is_joining = True
             self._completed = self._exchange.completed
