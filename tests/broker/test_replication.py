@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -11,10 +12,13 @@ import pytest
 from headrace.apis import fetch
 from headrace.apis.api import Context, Encoded
 from headrace.broker import decisions
+from headrace.broker.flusher import Flusher
 from headrace.broker.replication import Throttle
+from headrace.core.counters import Counters
 from headrace.core.errors import ApiError, CorruptionError, ErrorCode
 from headrace.testing.files import FaultyFiles
 from headrace.testing.replicas import TOPIC, ReplicaCluster, ReplicaNode
+from headrace.testing.sim.clock import SimClock
 from headrace.wire import batch, messages
 
 DURABLE: dict[str, Any] = {"flush": "ack"}
@@ -55,6 +59,40 @@ def test_nothing_is_acknowledged_that_an_in_sync_replica_lacks() -> None:
         cluster.heal()
         await cluster.nodes[1].get().committed(end)
         assert cluster.nodes[3].get().log.end_offset == end
+
+    cluster.run(scenario())
+
+
+class SlowDisk:
+    """Workers that get nowhere until they may."""
+
+    def __init__(self) -> None:
+        self.may_go_on = asyncio.Event()
+
+    async def run(self, work: Callable[[], Any]) -> Any:
+        await self.may_go_on.wait()
+        return work()
+
+
+@pytest.mark.parametrize("slow", [1, 3])  # who led before, and who followed
+def test_nobody_tells_a_new_leader_of_what_is_not_synced_yet(slow: int) -> None:
+    cluster = three(**DURABLE)
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        node, disk = cluster.nodes[slow], SlowDisk()
+        node.flusher = node.replication.flusher = Flusher(disk, SimClock(cluster.loop.time), Counters(), pytest.fail)
+        end = cluster.nodes[1].append(b"b")
+        await cluster.until(lambda: all(each.get().log.end_offset == end for each in cluster.nodes.values()))
+        await cluster.until(lambda: cluster.nodes[2].get().reached_offset == end)
+        cluster.elect(2)
+        await asyncio.sleep(1.0)
+        assert cluster.record().isr == (1, 2, 3)
+        assert node.get().reached_offset == cluster.nodes[2].get().high_watermark == 1
+        disk.may_go_on.set()
+        await cluster.nodes[2].get().committed(end)
+        assert node.get().reached_offset == end
 
     cluster.run(scenario())
 

@@ -197,6 +197,10 @@ class Fetcher:
         if not due:
             await self._rest(min((self._due(copy) for copy in self._copies.values()), default=now) - now)
             return
+        unsynced = [copy for copy in due if copy.partition.reached_offset < copy.partition.log.end_offset]
+        if unsynced:
+            await self._sync(unsynced)
+            return
         for copy in due:
             copy.offset = copy.partition.log.end_offset
         others = [self._due(copy) - now for copy in self._copies.values() if copy not in due]
@@ -215,6 +219,14 @@ class Fetcher:
             return
         self._pause = FIRST_PAUSE_SECONDS
         await self._take(due, answer)
+
+    async def _sync(self, copies: Sequence[Copy]) -> None:
+        """What came while we led, or followed another leader, may not be synced yet: then we cannot say we have it."""
+        flushes = [self._crew.flusher.flush(copy.partition) for copy in copies]
+        await asyncio.gather(*flushes, return_exceptions=True)  # a log that failed says so itself
+        for copy in copies:
+            if copy.partition.reached_offset < copy.partition.log.end_offset:
+                copy.wait(self._loop.time())
 
     def _due(self, copy: Copy) -> float:
         record = copy.partition.record
