@@ -182,6 +182,42 @@ def test_a_voter_that_stays_away_is_replaced_by_a_learner_and_may_come_back_as_o
     run(scenario)
 
 
+def test_one_of_three_voters_stays_one_however_long_it_is_away():
+    async def scenario():
+        hall = await three()
+        hall.assembly.down.add(3)
+        for _ in range(120):
+            for node in (1, 2):
+                await hall.wait(hall.places[node].attendance.beat())
+            await hall.look(0.4)
+        assert hall.leader.controller.quorum.membership.voters == (1, 2, 3)
+        hall.assembly.down = {2}  # for ever, with its disk
+        await hall.assembly.tick(60)
+        assert hall.leader is hall.places[1]  # two of three are a majority
+        await hall.wait(hall.places[3].council.ask(TakeProducerIds(10)))
+
+    run(scenario)
+
+
+def test_two_of_five_voters_that_stay_away_leave_three():
+    async def scenario():
+        hall = await three()
+        await hall.arrive(4, seed=1)
+        await hall.arrive(5, seed=1)
+        for _ in range(4):
+            await hall.look()
+        assert hall.leader.controller.quorum.membership.voters == (1, 2, 3, 4, 5)
+        for away, left in (({5}, (1, 2, 3, 4, 5)), ({4, 5}, (1, 2, 3))):
+            hall.assembly.down |= away
+            for _ in range(120):
+                for node in {1, 2, 3, 4} - away:
+                    await hall.wait(hall.places[node].attendance.beat())
+                await hall.look(0.4)
+            assert hall.leader.controller.quorum.membership.voters == left
+
+    run(scenario)
+
+
 def test_a_node_id_that_is_taken_is_refused_for_good():
     async def scenario():
         hall = await three()

@@ -8,7 +8,8 @@ Rules:
   listens there: it is fenced if no beat came since then, and one is overdue. A beat refutes both.
 - A fenced node comes back when it beats and has applied all that it must know.
 - The number of voters is odd: learners are made voters in pairs, and only those that are alive and have caught up. A
-  voter that stays away is replaced when a learner is there for it.
+  voter that stays away is replaced when a learner is there for it. Without one, they go in pairs: an even number of
+  voters survives no more than the odd number above it, and whoever comes back could not vote.
 - Leaderships go back to preferred replicas, and internal topics get the replicas that they lacked while the cluster was
   smaller, now and then.
 - Times are of the loop. Nothing here is remembered by the next leader but what is in the image.
@@ -208,7 +209,7 @@ class NodeWatch:
             return Change(ChangeKind.REMOVE, strangers[0])
         if len(voters) < wanted or (gone and able and len(voters) <= most):
             return Change(ChangeKind.PROMOTE, able[0]) if able else None
-        if len(voters) > wanted and gone and len(voters) - 1 >= wanted:
+        if gone and len(voters) > max(wanted, (len(voters) - len(gone)) | 1):
             return Change(ChangeKind.REMOVE, gone[0])
         missing = [node for node in known if node not in membership.members]
         return Change(ChangeKind.ADD_LEARNER, missing[0]) if missing else None
