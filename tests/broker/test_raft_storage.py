@@ -189,6 +189,22 @@ def test_a_full_disk_leaves_the_journal_as_it_was():
     assert RaftStorage.open(files.killed()).last_index() == 3
 
 
+def test_a_full_disk_keeps_a_leaders_snapshot_and_what_came_before_it_waiting():
+    files = FaultyFiles()
+    storage = RaftStorage.open(files)
+    put(storage, Save(HardState(1, 1), entries=entries(1, 5)))
+    before, saves = state(storage), [Save(entries=entries(6, 8)), Save(HardState(2), snapshot(20)), Save(entries=())]
+    files.space_left = 100
+    with pytest.raises(DiskFullError):
+        storage.write(saves)
+    assert state(storage) == before == state(RaftStorage.open(files.copy()))
+    files.space_left = None
+    put(storage, *saves)  # the same, tried again
+    put(storage, Save(entries=entries(21, 22, term=2)))
+    assert state(storage) == (HardState(2), snapshot(20), list(entries(21, 22, term=2)))
+    assert state(RaftStorage.open(files.killed())) == state(storage)
+
+
 def test_a_failed_sync_is_an_error():
     files = FaultyFiles()
     storage = RaftStorage.open(files)

@@ -122,11 +122,14 @@ class RaftStorage(MemoryStorage):
             raise DiskFullError("the disk is full")
 
     def write(self, saves: Sequence[Save]) -> None:
-        later = [place for place, save in enumerate(saves) if save.snapshot is not None]
-        if later:  # a leader's snapshot takes the place of everything
-            for save in saves:
-                self._written.save(save)
-            self._begin_next()
+        snapshots = [place for place, save in enumerate(saves) if save.snapshot is not None]
+        if snapshots:  # a leader's snapshot takes the place of everything
+            fresh = MemoryStorage(self._written.hard_state())
+            for save in saves[: snapshots[-1]]:
+                fresh.save(Save(save.hard_state))
+            for save in saves[snapshots[-1] :]:
+                fresh.save(save)
+            self._begin_next(fresh)
             return
         position = self._file.size
         parts: list[bytes] = []
@@ -147,12 +150,7 @@ class RaftStorage(MemoryStorage):
         fresh = MemoryStorage(before.hard_state(), snapshot)
         if snapshot.index < before.last_index():
             fresh.save(Save(entries=tuple(before.entries(snapshot.index + 1, before.last_index() + 1, 2**62))))
-        self._written = fresh
-        try:
-            self._begin_next()
-        except DiskFullError:
-            self._written = before
-            raise
+        self._begin_next(fresh)
 
     def compact(self, snapshot: Snapshot, keep: int = 0) -> None:
         super().compact(snapshot, 0)
@@ -170,10 +168,12 @@ class RaftStorage(MemoryStorage):
         except DiskFullError:
             pass  # the next one does as well
 
-    def _begin_next(self) -> None:
+    def _begin_next(self, fresh: MemoryStorage) -> None:
+        """A journal of `fresh`. A full disk changes nothing."""
         number = self._number + 1
-        self._files.store(_path(number), _journal(self._written))
+        self._files.store(_path(number), _journal(fresh))
         file = self._files.open(_path(number))
+        self._written = fresh
         old, self._file, self._number = self._file, file, number
         old.close()
         self._files.remove(_path(number - 1))
