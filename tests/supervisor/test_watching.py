@@ -9,10 +9,12 @@ import socket
 
 import pytest
 
+from headrace.supervisor import watching
 from headrace.supervisor.console import Console
 from headrace.supervisor.doors import ConsoleServer, StatusServer
 from headrace.supervisor.plan import Choices, plan
 from headrace.supervisor.supervisor import Supervisor
+from headrace.supervisor.watching import Watched
 
 PATIENCE_S = 100.0
 
@@ -58,6 +60,53 @@ def test_a_broker_that_is_killed_is_started_again_and_a_stopped_one_is_not(super
         finally:
             await supervisor.stop()
         assert one.pid is None
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def sleeper(tmp_path, monkeypatch):
+    """A service that does nothing; `launched` are the processes that were started for it."""
+    service = plan(Choices(brokers=1, base_port=free_port(), data_dir=str(tmp_path))).services[0]
+    one = Watched(service, tmp_path / "log")
+    one.launched = []
+
+    async def launch() -> None:
+        if one.launched and one.launched[-1] is None:
+            one.launched.append(await asyncio.create_subprocess_exec("true"))
+            raise OSError("no descriptors")
+        one._process = await asyncio.create_subprocess_exec("sleep", "1000")
+        one.launched.append(one._process)
+
+    monkeypatch.setattr(one, "_launch", launch)
+    return one
+
+
+def test_orders_of_several_consoles_are_carried_out_one_after_the_other(sleeper):
+    async def run() -> None:
+        assert sorted(await asyncio.gather(sleeper.start(), sleeper.start())) == [False, True]
+        assert len(sleeper.launched) == 1
+        await asyncio.gather(sleeper.restart(), sleeper.start(), sleeper.restart(), sleeper.stop())
+        assert [process.returncode is None for process in sleeper.launched] == [False, False, False]
+        await asyncio.gather(sleeper.stop(for_good=True), sleeper.restart())
+        assert len(sleeper.launched) == 3, "who restarts everything while everything ends is late"
+
+    asyncio.run(run())
+
+
+def test_a_start_that_fails_is_tried_again(sleeper, monkeypatch):
+    monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.01)
+
+    async def run() -> None:
+        await sleeper.start()
+        sleeper.launched.append(None)
+        sleeper.launched[0].kill()
+
+        async def is_back() -> bool:
+            return sleeper.restarts == 2 and sleeper.pid is not None
+
+        await until(is_back)
+        await sleeper.stop()
 
     asyncio.run(run())
 

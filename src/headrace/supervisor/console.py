@@ -120,8 +120,7 @@ async def _stop(one: Watched) -> str:
 
 
 async def _restart(one: Watched) -> str:
-    await one.stop()
-    await one.start()
+    await one.restart()
     return f"is starting again (process {one.pid})"
 
 

@@ -85,9 +85,9 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop everything and remove what is temporary."""
         first, *rest = self.watched
-        await asyncio.gather(*(one.stop() for one in rest if one.service.kind != "broker"))
-        await asyncio.gather(*(one.stop() for one in rest))
-        await first.stop()
+        await asyncio.gather(*(one.stop(for_good=True) for one in rest if one.service.kind != "broker"))
+        await asyncio.gather(*(one.stop(for_good=True) for one in rest))
+        await first.stop(for_good=True)
         if self._home is not None:
             shutil.rmtree(self._home, ignore_errors=True)
 

@@ -5,6 +5,7 @@ Rules:
   with the short pause again. What was stopped by the console stays stopped.
 - Alive: the process runs. Ready: its port accepts, and its health page, if it has one, says so.
 - Stopping is SIGTERM, and SIGKILL for those who do not end in time.
+- One order after the other: several consoles may talk at once, while everything stops, too.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ class Watched:
         self._watch: asyncio.Task[None] | None = None
         self._begun = 0.0
         self._waits = False  # for the next start after a death
+        self._orders = asyncio.Lock()
+        self._ended = False
 
     @property
     def pid(self) -> int | None:
@@ -56,14 +59,28 @@ class Watched:
 
     async def start(self) -> bool:
         """Start and watch; False if it runs already."""
-        if self.wanted:
+        async with self._orders:
+            return await self._start()
+
+    async def stop(self, *, for_good: bool = False) -> bool:
+        """Stop and wait for the end; False if it was stopped already. `for_good`: and never start again."""
+        async with self._orders:
+            self._ended = self._ended or for_good
+            return await self._stop()
+
+    async def restart(self) -> None:
+        async with self._orders:
+            await self._stop()
+            await self._start()
+
+    async def _start(self) -> bool:
+        if self.wanted or self._ended:
             return False
         await self._launch()
         self._watch = asyncio.get_running_loop().create_task(self._keep_alive(), name=f"watch {self.service.name}")
         return True
 
-    async def stop(self) -> bool:
-        """Stop and wait for the end; False if it was stopped already."""
+    async def _stop(self) -> bool:
         watch, self._watch = self._watch, None
         if watch is None:
             return False
@@ -97,13 +114,23 @@ class Watched:
             self.last_exit = await self._process.wait()
             if time.monotonic() - self._begun > LIVED_S:
                 pause_s = FIRST_PAUSE_S
-            self._say(f"{self.service.name} has ended by itself ({self.last_exit}); it starts again in {pause_s:g} s")
-            self._waits = True
-            await asyncio.sleep(pause_s)
-            self._waits = False
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-            self.restarts += 1
+            what = f"has ended by itself ({self.last_exit})"
+            while what:
+                self._say(f"{self.service.name} {what}; it starts again in {pause_s:g} s")
+                self._waits = True
+                await asyncio.sleep(pause_s)
+                self._waits = False
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                self.restarts += 1
+                what = await self._relaunch()
+
+    async def _relaunch(self) -> str:
+        """What went wrong, or nothing."""
+        try:
             await self._launch()
+        except OSError as error:  # no memory, no descriptors, no room for the log: that passes
+            return f"could not be started ({error})"
+        return ""
 
     async def state(self) -> str:
         """stopped, restarting, starting or ready, as it is now."""
