@@ -6,11 +6,12 @@ import asyncio
 import os
 import signal
 import socket
+from typing import ClassVar
 
 import pytest
 
 from headrace.supervisor import watching
-from headrace.supervisor.console import Console
+from headrace.supervisor.console import Console, Reply
 from headrace.supervisor.doors import ConsoleServer, StatusServer
 from headrace.supervisor.plan import Choices, plan
 from headrace.supervisor.supervisor import Supervisor
@@ -149,5 +150,28 @@ def test_a_port_that_is_taken_is_said_before_anything_starts(tmp_path):
             await supervisor.start()
         assert all(one.pid is None for one in supervisor.watched)
         taken.close()
+
+    asyncio.run(run())
+
+
+def test_a_web_page_cannot_give_orders():
+    class Orders:
+        given: ClassVar[list[str]] = []
+
+        async def answer(self, line: str) -> Reply:
+            self.given.append(line)
+            return Reply("")
+
+    async def run() -> None:
+        server = ConsoleServer(Orders(), "hello")
+        port = await server.start("127.0.0.1", 0)
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 13\r\n\r\nrestart all\r\n")
+            assert await reader.read() == b"hello\n> "
+            writer.close()
+        finally:
+            await server.stop()
+        assert Orders.given == []
 
     asyncio.run(run())

@@ -3,7 +3,8 @@
 Rules:
 - The TCP doors are bound to the supervisor's own host, which is loopback unless somebody chose otherwise: whoever
   reaches the console may stop brokers.
-- A line that is too long, or not text, ends its connection; no other notices.
+- A line that is too long, or not text, ends its connection; no other notices. So does a request of HTTP: any page in a
+  browser of this machine can send one, with commands in its body.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ConsoleServer:
         try:
             writer.write(f"{self._greeting}\n{PROMPT}".encode())
             await writer.drain()
-            while line := await reader.readline():
+            while (line := await reader.readline()) and b" HTTP/" not in line:
                 reply = await self._console.answer(line.decode())
                 writer.write(f"{reply.text}\n".encode() if reply.text else b"")
                 if reply.quits:
