@@ -49,6 +49,26 @@ def test_the_image_survives_a_kill():
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("end", ["failure", "close"])
+def test_nobody_waits_for_an_index_that_will_never_be_applied(end):
+    async def scenario():
+        files = FaultyFiles()
+        controller = stored(files)
+        waiting = asyncio.create_task(controller.applied(1000))
+        await asyncio.sleep(0)
+        if end == "failure":
+            files.fail("sync")
+            with pytest.raises(ApiError):
+                await controller.propose(topic(1))
+        else:
+            await controller.close()
+        async with asyncio.timeout(5):
+            with pytest.raises(ApiError):
+                await waiting
+
+    asyncio.run(scenario())
+
+
 def test_a_clean_close_leaves_everything():
     async def scenario():
         files = MemoryFiles()

@@ -148,7 +148,9 @@ class Controller:
         while self._snapshotting is not None:
             await asyncio.wait([self._snapshotting])
         await self.quorum.stop()
-        self._drop_pending(ApiError(ErrorCode.not_controller, "this node is stopping"))
+        error = ApiError(ErrorCode.not_controller, "this node is stopping")
+        self._drop_pending(error)
+        self._drop_arrivals(error)
 
     async def propose(self, records: Sequence[MetadataRecord]) -> Image:
         """Make `records` durable and apply them, as one; returns the image that holds them.
@@ -173,8 +175,10 @@ class Controller:
         return image
 
     async def applied(self, index: int) -> None:
-        """Wait until the entry at `index` is applied here, and has taken effect."""
+        """Wait until the entry at `index` is applied here, and has taken effect. Raises ApiError if it never will."""
         if self.applied_index < index:
+            if self._fault is not None:
+                raise self._offline(self._fault)
             arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._arrivals[arrival] = index
             try:
@@ -257,6 +261,7 @@ class Controller:
         """Go offline: nobody may believe that what is pending was decided."""
         self._fault = self._fault or error
         self._drop_pending(self._offline(error))
+        self._drop_arrivals(self._offline(error))
 
     def _show(self, image: Image) -> None:
         old, self._image = self._image, image
@@ -275,6 +280,11 @@ class Controller:
         for lost in pending:
             if not lost.answer.done():
                 lost.answer.set_exception(error)
+
+    def _drop_arrivals(self, error: ApiError) -> None:
+        for arrival in self._arrivals:
+            if not arrival.done():
+                arrival.set_exception(error)
 
     # -- snapshots
 

@@ -189,7 +189,7 @@ class Council:
         try:
             async with asyncio.timeout(CATCH_UP_S):
                 await self._controller.applied(index)
-        except TimeoutError:
+        except (ApiError, TimeoutError):
             pass  # the answer is true all the same
 
     # Deciding
