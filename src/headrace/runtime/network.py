@@ -81,7 +81,7 @@ class SocketDatagrams(asyncio.DatagramProtocol):
             found = await loop.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
             self._numbers[name] = str(found[0][4][0])
             loop.call_later(NAME_SECONDS, self._numbers.pop, name, None)
-        except OSError:
+        except (OSError, UnicodeError):  # there is no such name, or there cannot be
             await asyncio.sleep(FAILED_NAME_SECONDS)
         finally:
             self._lookups.pop(name, None)

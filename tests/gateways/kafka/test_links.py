@@ -322,6 +322,25 @@ def test_nobody_at_the_address_is_an_error_at_once():
     run(test)
 
 
+def test_a_host_that_cannot_be_a_name_is_an_error_at_once_and_not_tried_all_the_time():
+    async def test() -> None:
+        attempts = 0
+
+        class Network(SocketNetwork):
+            async def connect(self, *arguments: Any) -> asyncio.Transport:
+                nonlocal attempts
+                attempts += 1
+                return await super().connect(*arguments)
+
+        ours = new_links({2: ("a..b", 9092)}, Membership(1, "c", "s"), Network(HOST))
+        with pytest.raises(LinkError, match="no connection to a..b:9092"):
+            await ours.call(2, b"\0" * 10, lane="control", timeout_s=1)
+        assert attempts == 1
+        ours.close()
+
+    run(test)
+
+
 def test_a_node_that_moved_is_called_at_its_new_address():
     async def test() -> None:
         async with stub(echo) as (old, _), stub(lambda frame: echo(frame) + b"!") as (new, _):

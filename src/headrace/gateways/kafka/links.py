@@ -252,7 +252,7 @@ class Link:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     await links.network.connect(address, new_stream)
-            except (OSError, TimeoutError) as error:
+            except (OSError, TimeoutError, ValueError) as error:  # a host that cannot be a name is a ValueError
                 reason = f"no connection to {address[0]}:{address[1]} ({str(error) or 'timed out'})"
                 self._failed(reason)
                 if isinstance(error, ConnectionRefusedError):
