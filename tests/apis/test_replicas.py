@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headrace.apis import fetch, list_offsets, offset_for_leader_epoch, produce
+from headrace.apis import delete_records, fetch, list_offsets, offset_for_leader_epoch, produce
 from headrace.apis.api import Api, Context, Encoded
 from headrace.core.errors import ErrorCode
 from headrace.testing.replicas import TOPIC, TOPIC_ID, ReplicaCluster, ReplicaNode
@@ -229,5 +229,45 @@ def test_a_topic_cannot_want_more_in_sync_than_it_has_replicas() -> None:
         leader = cluster.nodes[1]
         part = (await call(leader, produce.API, 9, one_record())).responses[0].partition_responses[0]
         assert part.error_code == ErrorCode.none
+
+    cluster.run(scenario())
+
+
+async def delete(node: ReplicaNode, offset: int, timeout_ms: int) -> ErrorCode:
+    node.service.flusher = node.flusher
+    topics = [{"name": TOPIC, "partitions": [{"partition_index": 0, "offset": offset}]}]
+    answer = await call(node, delete_records.API, 2, {"topics": topics, "timeout": timeout_ms})
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def test_what_was_deleted_does_not_come_back_with_the_next_leader() -> None:
+    cluster = ReplicaCluster(1, 2, 3)
+    cluster.make_topic((1, 2, 3))
+
+    async def scenario() -> None:
+        await cluster.start()
+        for value in (b"a", b"b", b"c"):
+            await cluster.nodes[1].produce(value)
+        assert await delete(cluster.nodes[1], 2, timeout_ms=10_000) is ErrorCode.none
+        cluster.kill(1)
+        cluster.elect(2, isr=(2, 3))
+        assert [cluster.nodes[node].get().log.start_offset for node in (2, 3)] == [2, 2]
+
+    cluster.run(scenario())
+
+
+def test_a_deletion_that_replicas_in_sync_do_not_hear_of_is_not_confirmed() -> None:
+    cluster = ReplicaCluster(1, 2, 3)
+    cluster.make_topic((1, 2, 3))
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        cluster.cut(1, 3)
+        assert await delete(cluster.nodes[1], 1, timeout_ms=1000) is ErrorCode.request_timed_out
+        deleting = asyncio.ensure_future(delete(cluster.nodes[1], 1, timeout_ms=60_000))
+        await asyncio.sleep(0.5)
+        cluster.elect(2)
+        assert await deleting is ErrorCode.not_leader_or_follower
 
     cluster.run(scenario())

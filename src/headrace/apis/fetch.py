@@ -47,6 +47,7 @@ class Wanted(NamedTuple):
     max_bytes: int
     leader_epoch: int
     last_epoch: int = -1  # of the record before, in a follower's log
+    start_offset: int = -1  # of a follower's log
 
 
 class Copier(NamedTuple):
@@ -111,8 +112,8 @@ def _wanted(ctx: Context, request: Any) -> list[Wanted]:
         for part in topic.partitions:
             epoch = getattr(part, "current_leader_epoch", -1)
             last_epoch = getattr(part, "last_fetched_epoch", -1)
-            limit = max(part.partition_max_bytes, 0)
-            found.append(Wanted(name, topic_id, part.partition, part.fetch_offset, limit, epoch, last_epoch))
+            limit, start = max(part.partition_max_bytes, 0), getattr(part, "log_start_offset", -1)
+            found.append(Wanted(name, topic_id, part.partition, part.fetch_offset, limit, epoch, last_epoch, start))
     if len(found) > 1:
         turn = ctx.service.next_turn() % len(found)
         found = found[turn:] + found[:turn]
@@ -193,6 +194,8 @@ def _note(partition: Partition, want: Wanted, copier: Copier) -> FetchedPartitio
             raise
         return FetchedPartition(want.partition, error.code, partition.high_watermark, -1, start_offset)
     if parts is None:
+        assert partition.replicas is not None
+        partition.replicas.begins(copier.node_id, want.start_offset)
         return None
     return FetchedPartition(want.partition, 0, partition.high_watermark, -1, start_offset, diverging_epoch=parts)
 

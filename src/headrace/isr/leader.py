@@ -35,10 +35,11 @@ UNKNOWN_EPOCH: Final = -1
 class Follower:
     """What its fetches have told. Its end offset may go back: a node that restarted has what it has."""
 
-    __slots__ = ("broker_epoch", "caught_up_s", "end_offset", "fetched_s", "leader_end_offset")
+    __slots__ = ("broker_epoch", "caught_up_s", "end_offset", "fetched_s", "leader_end_offset", "start_offset")
 
     def __init__(self, caught_up_s: float) -> None:
         self.end_offset = UNKNOWN_OFFSET
+        self.start_offset = UNKNOWN_OFFSET
         self.broker_epoch = UNKNOWN_EPOCH
         self.caught_up_s = caught_up_s  # when it was last at the end of the log
         self.fetched_s = -math.inf
@@ -126,6 +127,15 @@ class LeaderReplicas:
         if node not in self.state.isr and math.isfinite(follower.caught_up_s):
             self._joining[node] = None
         return self._advance()
+
+    def begins(self, node: int, start_offset: int) -> None:
+        """A replica has nothing below `start_offset` any more."""
+        if (follower := self._followers.get(node)) is not None:
+            follower.start_offset = start_offset
+
+    def all_begin_at(self, offset: int) -> bool:
+        """Whether no replica in sync has anything below: then whoever leads next does not bring it back."""
+        return all(self._followers[node].start_offset >= offset for node in self.state.isr if node != self.node)
 
     def fenced(self, node: int) -> bool:
         """A node is fenced: unless it is a member nobody waits for it. Whether the high watermark moved."""
