@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
 from headrace.broker.group_shard import GroupLog, GroupShard, OffsetsLog
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from headrace.core.ports import Clock, Workers
     from headrace.group.settings import GroupSettings
     from headrace.group.topics import Topics
+
+NAME_IN_ID_LENGTH: Final = 249  # of its client's name that a member's id begins with
 
 __all__ = ["GroupCoordinator", "GroupLog", "OffsetsLog", "partition_for"]
 
@@ -172,7 +174,7 @@ class GroupCoordinator:
             token=next(self._tokens),
             group=group,
             member_id=member_id,
-            new_id=f"{client_id if instance_id is None else instance_id}-{self._new_id()}",
+            new_id=f"{(client_id if instance_id is None else instance_id)[:NAME_IN_ID_LENGTH]}-{self._new_id()}",
             instance_id=instance_id,
             client_id=client_id,
             client_host=client_host,

@@ -40,10 +40,15 @@ class HeadraceError(Exception):
     """Root of all deliberate errors."""
 
 
+MESSAGE_LENGTH = 1000  # a sentence may quote what a peer sent, and older versions have no room for more than 32 KiB
+
+
 class ApiError(HeadraceError):
     """An outcome that the protocol knows: an error code and a sentence for people."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
+        if len(message) > MESSAGE_LENGTH:
+            message = message[:MESSAGE_LENGTH] + "…"
         super().__init__(message or code.name)
         self.code = code
         self.message = message

@@ -6,7 +6,7 @@ where an array must be.
 
 Rules:
 - After a walk every count fits into the bytes that follow, the number of elements is bounded, no array is null that
-  must not be, and every length is one that kio reads in the same way.
+  must not be, no text is longer than Kafka takes, and every length is one that kio reads in the same way.
 - Tagged fields that the schema does not know are collected for removal.
 - A walk allocates nothing. It raises ProtocolError, or IndexError and struct.error where the bytes end too early.
 - Walks are compiled once per struct: (bytes to skip, step) pairs.
@@ -26,6 +26,7 @@ from headrace.wire.schema import FIXED, WireField, wire_fields
 _int16 = struct.Struct(">h").unpack_from
 _int32 = struct.Struct(">i").unpack_from
 _UUID_BYTES: Final = 16
+_TEXT_BYTES: Final = 0x7FFF  # whatever the version: an older one could not tell a longer text to anybody
 
 
 @dataclass(slots=True)
@@ -122,9 +123,23 @@ def _field_step(item: WireField, flexible: bool) -> Step:
     if item.struct is not None:
         inner = walk_of(item.struct)
         return _nullable_struct_step(inner) if item.nullable else inner
+    return _bytes_step(item, flexible)
+
+
+def _bytes_step(item: WireField, flexible: bool) -> Step:
     if flexible:
-        return _walk_compact
+        return _walk_compact_text if item.kind == "string" else _walk_compact
     return _walk_string if item.kind == "string" else _walk_bytes
+
+
+def _walk_compact_text(data: bytes, position: int, walk: Walk) -> int:
+    length = data[position]
+    if length >= 0x80:
+        length, after = unsigned_varint(data, position)
+        if length > _TEXT_BYTES + 1:
+            raise ProtocolError(f"a text of {length - 1} bytes; {_TEXT_BYTES} are allowed")
+        return after + max(length - 1, 0)
+    return position + length if length else position + 1
 
 
 def _walk_compact(data: bytes, position: int, walk: Walk) -> int:
@@ -172,7 +187,7 @@ def _array_step(item: WireField, flexible: bool) -> Step:
         least, step = min_bytes(item.struct), walk_of(item.struct)
     else:
         least = size or (1 if flexible else 2 if item.kind == "string" else 4)
-        step = _walk_compact if flexible else _walk_string if item.kind == "string" else _walk_bytes
+        step = _bytes_step(item, flexible)
 
     def walk_array(data: bytes, position: int, walk: Walk) -> int:
         if flexible:
