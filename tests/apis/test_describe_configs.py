@@ -87,3 +87,13 @@ def test_each_resource_has_its_own_error(admin, version):
         ErrorCode.invalid_request,
     ]
     assert all(result.configs == () for result in answer.results)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_resource_is_described_once_in_a_request(admin, version):
+    """Its name takes some bytes of the request, its configs some kilobytes of the answer."""
+    admin.create(NewTopic("orders"))
+    answer = admin.call(API, version, resources=[resource(TOPIC, "orders")] * 100)
+    first, *others = answer.results
+    assert first.error_code == ErrorCode.none and first.configs
+    assert {(result.error_code, result.configs) for result in others} == {(ErrorCode.invalid_request, ())}

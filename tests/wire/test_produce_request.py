@@ -76,3 +76,13 @@ def test_every_cut_is_noticed(version):
 def test_an_absurd_count_allocates_nothing():
     with pytest.raises(ProtocolError):
         read_produce_request(3, b"\xff\xff" + b"\x00\x01" + b"\x00\x00\x00\x00" + b"\x7f\xff\xff\xff", 0)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_partitions_of_all_topics_together_are_bounded(version):
+    """Each costs something, also if it is refused: many topics must not multiply what one may have."""
+    half = [(index, None) for index in range(5000)]
+    two = [("one", UUID(int=1), half), ("two", UUID(int=2), half)]
+    read_produce_request(version, encode(version, None, 1, 1000, two), 0)
+    with pytest.raises(ProtocolError):
+        read_produce_request(version, encode(version, None, 1, 1000, [*two, ("three", UUID(int=3), half[:1])]), 0)

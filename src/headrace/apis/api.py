@@ -7,14 +7,16 @@ Rules:
   It is `async` only to wait: for durability, for a long poll, for a group.
 - The answer is a mapping in the field names of kio's newest response class. Fields that the request's version does
   not have are dropped, missing ones get the schema's default. Times are int milliseconds under kio's field names.
+- A request may name thousands of things. What looks at them one by one and need not do so in one go uses `in_turns`.
 - A raised ApiError becomes the answer through `on_error`, or closes the connection if there is none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from headrace.core.ports import Buffer
 
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
     from headrace.core.errors import ApiError
 
 Answer = Mapping[str, Any]
+T = TypeVar("T")
 
 REQUEST_BYTES = 2 * 1024 * 1024
+AT_ONCE: Final = 64  # things of one request that are looked at before others have their turn
 
 
 @dataclass(slots=True)
@@ -47,6 +51,14 @@ class Context:
     peer: int | None = None  # the node on the other side, if it has proved that it belongs to the cluster
     operator: bool = False  # somebody who looks after the cluster, and has proved that
     ticket: UUID | None = None  # of a request that another node has handed on, the same at every attempt
+
+
+async def in_turns(items: Iterable[T], at_once: int = AT_ONCE) -> AsyncIterator[T]:
+    """`items`, with a turn for everybody else after some of them. Short lists are gone through without a pause."""
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % at_once == 0:
+            await asyncio.sleep(0)
 
 
 Outcome = Answer | Encoded | None  # None: no answer is sent (Produce with acks=0)

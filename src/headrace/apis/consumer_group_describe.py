@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.apis import operations
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.apis.describe_groups import ON_GROUP
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.commands import ConsumerDescription, DescribedConsumer
@@ -22,7 +22,7 @@ CONSUMER: Final = 1
 async def handle(ctx: Context, request: Any) -> Answer:
     allowed = ON_GROUP if request.include_authorized_operations else operations.NOT_ASKED
     groups = []
-    for name in request.group_ids:
+    async for name in in_turns(request.group_ids):
         try:
             described = await ctx.service.groups.describe_consumer(name)
         except ApiError as error:

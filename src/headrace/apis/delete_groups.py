@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
     results = []
-    for group in dict.fromkeys(request.groups_names):
+    async for group in in_turns(dict.fromkeys(request.groups_names)):
         try:
             error = await ctx.service.groups.delete(group)
         except ApiError as refused:

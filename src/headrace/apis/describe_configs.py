@@ -3,29 +3,40 @@
 A broker is named by its id; the empty name stands for the dynamic defaults of all brokers. Null or empty keys ask for
 all configs; unknown keys are left out. A broker's loggers are an empty list.
 
-Differs from Kafka: groups and client metrics have no configs here (INVALID_REQUEST).
+Differs from Kafka: groups and client metrics have no configs here (INVALID_REQUEST); a resource may appear once in a
+request (INVALID_REQUEST), since a name of a few bytes asks for some kilobytes.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.broker.configs import Entry
-from headrace.core.errors import ApiError
+from headrace.core.errors import ApiError, ErrorCode
+
+AT_ONCE: Final = 4  # resources: each has dozens of configs
 
 
-def handle(ctx: Context, request: Any) -> Answer:
-    return {"results": [_describe(ctx, request, resource) for resource in request.resources]}
+async def handle(ctx: Context, request: Any) -> Answer:
+    asked: set[tuple[int, str]] = set()
+    results = []
+    async for resource in in_turns(request.resources, AT_ONCE):
+        named = (resource.resource_type, resource.resource_name)
+        results.append(_describe(ctx, request, resource, repeated=named in asked))
+        asked.add(named)
+    return {"results": results}
 
 
-def _describe(ctx: Context, request: Any, resource: Any) -> Answer:
+def _describe(ctx: Context, request: Any, resource: Any, *, repeated: bool) -> Answer:
     answer: dict[str, Any] = {
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,
         "configs": [],
     }
     try:
+        if repeated:
+            raise ApiError(ErrorCode.invalid_request, "Each resource must appear at most once.")
         entries = ctx.service.configs.describe(resource.resource_type, resource.resource_name)
     except ApiError as error:
         return {**answer, "error_code": error.code, "error_message": str(error)}

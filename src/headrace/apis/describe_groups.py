@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from headrace.apis import operations
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.commands import Description
 
@@ -30,7 +30,7 @@ ON_GROUP: Final = sum(
 async def handle(ctx: Context, request: Any) -> Answer:
     asked = ctx.version >= OPERATIONS_SINCE and request.include_authorized_operations
     groups = []
-    for name in request.groups:
+    async for name in in_turns(request.groups):
         try:
             described = await ctx.service.groups.describe(name)
         except ApiError as error:

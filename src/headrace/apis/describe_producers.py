@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import topic_name_fault
 
@@ -12,10 +12,13 @@ if TYPE_CHECKING:
     from headrace.storage.producers import Producer
 
 
-def handle(ctx: Context, request: Any) -> Answer:
+async def handle(ctx: Context, request: Any) -> Answer:
     return {
         "topics": [
-            {"name": topic.name, "partitions": [_describe(ctx, topic.name, index) for index in topic.partition_indexes]}
+            {
+                "name": topic.name,
+                "partitions": [_describe(ctx, topic.name, index) async for index in in_turns(topic.partition_indexes)],
+            }
             for topic in request.topics
         ]
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
-    return {"transaction_states": [await _describe(ctx, name) for name in request.transactional_ids]}
+    return {"transaction_states": [await _describe(ctx, name) async for name in in_turns(request.transactional_ids)]}
 
 
 async def _describe(ctx: Context, name: str) -> Answer:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.broker.internal_topics import OFFSETS_TOPIC
 from headrace.broker.transactions import TRANSACTION_TOPIC
 from headrace.core.errors import ApiError, ErrorCode
@@ -32,8 +32,8 @@ async def handle(ctx: Context, request: Any) -> Answer:
     key_type = getattr(request, "key_type", GROUP)
     if ctx.version < 4:
         return await _coordinator(ctx, key_type, request.key)
-    keys = request.coordinator_keys
-    return {"coordinators": [{"key": key, **await _coordinator(ctx, key_type, key)} for key in keys]}
+    keys = in_turns(request.coordinator_keys)
+    return {"coordinators": [{"key": key, **await _coordinator(ctx, key_type, key)} async for key in keys]}
 
 
 async def _coordinator(ctx: Context, key_type: int, key: str) -> Answer:

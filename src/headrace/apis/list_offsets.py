@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError, ErrorCode, StorageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
         rows = []
-        for part in topic.partitions:
+        async for part in in_turns(topic.partitions):
             try:
                 if (topic.name, part.partition_index) in seen:
                     raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")

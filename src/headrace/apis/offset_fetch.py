@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.commands import FetchedOffset
 
@@ -24,7 +24,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
         topics = await _topics(ctx, request.group_id, request.topics, stable)
         return {"topics": topics, "error_code": ErrorCode.none}
     groups = []
-    for group in request.groups:
+    async for group in in_turns(request.groups):
         try:
             topics = await _topics(
                 ctx,

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError, ErrorCode
 
 
-def handle(ctx: Context, request: Any) -> Answer:
+async def handle(ctx: Context, request: Any) -> Answer:
     replica = getattr(request, "replica_id", -1)
     allowed = replica < 0 or replica == ctx.peer
     return {
         "topics": [
-            {"topic": topic.topic, "partitions": [_end(ctx, topic.topic, part, allowed) for part in topic.partitions]}
+            {
+                "topic": topic.topic,
+                "partitions": [_end(ctx, topic.topic, part, allowed) async for part in in_turns(topic.partitions)],
+            }
             for topic in request.topics
         ]
     }

@@ -6,6 +6,7 @@ request. This reads the same bytes in half the time.
 Rules:
 - Versions 3 to 13; a test compares every one with kio.
 - Nothing is allocated for a count or a length that the bytes do not hold. What does not fit is a ProtocolError.
+- The partitions of all topics together are bounded: each costs something, also if it is refused.
 - Tagged fields are skipped; nobody defines any.
 """
 
@@ -61,6 +62,7 @@ def _read_flexible(version: int, data: bytes, position: int) -> tuple[ProduceReq
     acks, timeout_ms = _acks_and_timeout(data, position)
     count, position = _count(data, position + 6)
     topics = []
+    room = PARTITIONS_PER_REQUEST
     for _ in range(count):
         if version >= _TOPIC_IDS:
             name, topic_id = "", _uuid(data[position : position + 16])
@@ -68,7 +70,8 @@ def _read_flexible(version: int, data: bytes, position: int) -> tuple[ProduceReq
         else:
             name, position = _compact_text(data, position)
             topic_id = None
-        partitions, position = _count(data, position)
+        partitions, position = _count(data, position, room)
+        room -= partitions
         batches: Batches = []
         for _ in range(partitions):
             (index,) = _int32(data, position)
@@ -88,15 +91,15 @@ def _read_flexible(version: int, data: bytes, position: int) -> tuple[ProduceReq
     return _tuple(ProduceRequest, (transactional_id, acks, timeout_ms, topics)), position
 
 
-def _count(data: bytes, position: int) -> tuple[int, int]:
-    """A compact array's length, and the position after it."""
+def _count(data: bytes, position: int, room: int = PARTITIONS_PER_REQUEST) -> tuple[int, int]:
+    """A compact array's length, which must not exceed `room`, and the position after it."""
     count = data[position]
     position += 1
     if count >= 0x80:
         count, position = unsigned_varint(data, position - 1)
     if count == 0:
         raise ProtocolError("ProduceRequest has a null array")
-    if count > PARTITIONS_PER_REQUEST:
+    if count - 1 > room:
         raise ProtocolError(f"ProduceRequest names more than {PARTITIONS_PER_REQUEST} topics or partitions")
     return count - 1, position
 
@@ -117,11 +120,13 @@ def _read_old(data: bytes, position: int) -> tuple[ProduceRequest, int]:
     acks, timeout_ms = _acks_and_timeout(data, position)
     count, position = _old_count(data, position + 6)
     topics: list[tuple[str, UUID | None, Batches]] = []
+    room = PARTITIONS_PER_REQUEST
     for _ in range(count):
         name, position = _old_text(data, position)
         if name is None:
             raise ProtocolError("ProduceRequest has a topic without a name")
-        partitions, position = _old_count(data, position)
+        partitions, position = _old_count(data, position, room)
+        room -= partitions
         batches: Batches = []
         for _ in range(partitions):
             (index,) = _int32(data, position)
@@ -138,10 +143,10 @@ def _read_old(data: bytes, position: int) -> tuple[ProduceRequest, int]:
     return ProduceRequest(transactional_id, acks, timeout_ms, topics), position
 
 
-def _old_count(data: bytes, position: int) -> tuple[int, int]:
+def _old_count(data: bytes, position: int, room: int = PARTITIONS_PER_REQUEST) -> tuple[int, int]:
     (count,) = _int32(data, position)
-    if not 0 <= count <= PARTITIONS_PER_REQUEST:
-        raise ProtocolError(f"ProduceRequest names {count} topics or partitions")
+    if not 0 <= count <= room:
+        raise ProtocolError(f"ProduceRequest names {count} topics or partitions where {room} are allowed")
     return count, position + 4
 
 
