@@ -3,7 +3,8 @@
 Whole batches are returned as they lie in the log, from the one that holds the fetch offset. `max_bytes` and
 `partition_max_bytes` are kept, but the first batch of the first partition that has data always comes, so that a large
 one cannot block a consumer. The partition that is served first moves on from request to request, so that small limits
-reach every partition. A fetch that finds less than `min_bytes` waits up to `max_wait`. Data that is not in the page
+reach every partition. A fetch that finds less than `min_bytes` waits up to `max_wait`, unless there is more that the
+answer cannot hold, or that lies in the next segment: then waiting brings nothing. Data that is not in the page
 cache is read by a worker. With isolation level `read_committed` nothing from the last stable offset on is returned, and
 the answer names the aborted transactions whose records it holds.
 
@@ -60,7 +61,7 @@ class Copier(NamedTuple):
 class Reading:
     """One pass over the wanted partitions: what was read, and what is still cold."""
 
-    __slots__ = ("cold", "failed", "rows", "size_bytes", "watched")
+    __slots__ = ("cold", "failed", "full", "rows", "size_bytes", "watched")
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, UUID | None], list[FetchedPartition]] = {}
@@ -68,6 +69,7 @@ class Reading:
         self.cold: list[tuple[list[FetchedPartition], int, Span, Partition]] = []
         self.size_bytes = 0
         self.failed = False
+        self.full = False  # there is more than this answer may hold, or than one segment has: nothing to wait for
 
 
 def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded]:
@@ -83,14 +85,16 @@ def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded]:
         return _top_level(ctx, ErrorCode.fetch_session_id_not_found)
     wanted = _wanted(ctx, request)
     max_bytes = min(max(getattr(request, "max_bytes", limits.FETCH_BYTES), 0), limits.FETCH_BYTES)
+    min_bytes = min(request.min_bytes, max_bytes)
     committed_only = request.isolation_level == READ_COMMITTED
     reading = _read(ctx, wanted, max_bytes, committed_only, copier)
     if reading.cold:
         return _warm(ctx, reading)
     wait_seconds = min(request.max_wait.total_seconds(), limits.FETCH_WAIT_MS / 1000)
-    if reading.size_bytes >= request.min_bytes or reading.failed or wait_seconds <= 0 or not reading.watched:
+    enough = reading.size_bytes >= min_bytes or reading.full
+    if enough or reading.failed or wait_seconds <= 0 or not reading.watched:
         return _encode(ctx, reading)
-    return _wait(ctx, wanted, max_bytes, committed_only, copier, reading, request.min_bytes, wait_seconds)
+    return _wait(ctx, wanted, max_bytes, committed_only, copier, reading, min_bytes, wait_seconds)
 
 
 def _replica_id(request: Any) -> int:
@@ -144,6 +148,9 @@ def _read(
                 span = log.locate(want.offset, limit, limit_offset)
                 if span is not None and reading.size_bytes and span.size_bytes > limit:
                     span = None
+                    reading.full = True
+                elif span is not None and span.next_offset < limit_offset:
+                    reading.full = True
             data: bytes | None = b""
             if span is not None:
                 found = partition, span
@@ -247,7 +254,8 @@ async def _wait(
             reading = _read(ctx, wanted, max_bytes, committed_only, copier, again=True)
             if reading.cold:
                 return await _warm(ctx, reading)
-            if reading.size_bytes >= min_bytes or reading.failed or not reading.watched or loop.time() >= deadline:
+            enough = reading.size_bytes >= min_bytes or reading.full
+            if enough or reading.failed or not reading.watched or loop.time() >= deadline:
                 return _encode(ctx, reading)
             await poll.wait(max(0.0, deadline - loop.time()))
         finally:

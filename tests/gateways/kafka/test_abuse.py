@@ -307,6 +307,25 @@ def test_an_oversized_batch_is_returned_whole_by_a_small_fetch(peer: Peer):
     assert len(part.records) == len(data)
 
 
+@pytest.mark.parametrize(
+    ("batches", "limits"),
+    [
+        pytest.param(1, {"max_bytes": 1000, "min_bytes": 5 << 20}, id="less is allowed than wanted"),
+        pytest.param(3, {"max_bytes": 1 << 20, "min_bytes": 1 << 20}, id="batches do not fill it to the last byte"),
+        pytest.param(3, {"min_bytes": 1_500_000}, id="the rest is in the next segment"),
+    ],
+)
+def test_what_is_there_is_not_kept_back_because_one_answer_cannot_hold_it_all(
+    peer: Peer, batches: int, limits: dict[str, int]
+):
+    """Waiting would bring nothing: the records that are missing have been there all the time."""
+    topic = fresh_topic(peer, segment_bytes=str(1 << 20))
+    for _ in range(batches):
+        peer.call(0, 9, produce_request(topic, some_batch(600_000)))
+    fetch = fetch_request(topic, max_wait=60_000, partition_max_bytes=64 << 20, **limits)
+    assert peer.call(1, 11, fetch).responses[0].partitions[0].records
+
+
 def test_unknown_sessions_replicas_and_epochs_get_their_own_errors(peer: Peer):
     topic = fresh_topic(peer)
     answer = peer.call(1, 11, fetch_request(topic, session_id=99, session_epoch=3))
