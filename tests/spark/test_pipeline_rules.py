@@ -55,9 +55,9 @@ FAULTS = [
     (changed("nmae", "x"), "unknown key 'nmae'; did you mean 'name'?"),
     (changed("sources.orders.tpoic", "x"), "unknown key 'tpoic' in sources"),
     (changed("sinks.0.deliver", "x"), "unknown key 'deliver' in sinks[0]; did you mean 'delivery'?"),
-    (changed("sinks.0.delivery", "twice"), "sinks[0].delivery: invalid enum value 'twice'"),
+    (changed("sinks.0.delivery", "twice"), "sinks[0].delivery: 'twice' is not one of exactly_once, "),
     (changed("sinks.0.from", "claen"), "there is no view 'claen'; did you mean 'clean'?"),
-    (changed("sinks.0.type", "file"), "sinks[0].type: invalid value 'file'"),
+    (changed("sinks.0.type", "file"), "sinks[0].type: 'file' is not one of topic, table, archive, console"),
     (changed("sinks", []), "there is no sink"),
     (changed("sources.orders.topics", ["a"]), "give one of topic, topics and pattern"),
     (changed("sources.orders.decode.on_error", "dlq"), "on_error dlq goes with dlq"),
@@ -181,6 +181,9 @@ def test_the_verbs_that_need_no_spark(
     out = capsys.readouterr().out
     assert "shop" in out and "dedup-orders" in out and "never run" in out
     assert run(["pipeline", "status", "shop"]) == 0
+    assert capsys.readouterr().out == "shop: never run\n"
+    assert run(["pipeline", "status", "nowhere"]) == 2
+    assert "there is no pipeline in nowhere" in capsys.readouterr().err
     assert run(["pipeline", "stop", "shop"]) == 2
     assert "does not run" in capsys.readouterr().err
     assert run(["pipeline", "run", "nowhere"]) == 2
@@ -193,6 +196,25 @@ def test_the_verbs_that_need_no_spark(
     flows = (tmp_path / "shop" / "sdp" / "transformations" / "flows.py").read_text()
     compile(flows, "flows.py", "exec")
     assert "dp.create_sink('clean_topic', 'headrace'" in flows
+
+
+def test_a_word_that_is_not_known_is_answered_with_those_that_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, sink = "{topic: t, decode: {value: jsn, schema: a long}}", "{type: console, from: o}"
+    for text, told in (
+        (
+            f"sources: {{o: {source}}}\nsinks: [{sink}]",
+            "'jsn' is not one of json, avro, protobuf",
+        ),
+        (f"sources: {{o: {{topic: t}}}}\nsinks: [{sink.replace('console', 'tpoic')}]", "did you mean 'topic'?"),
+        (f"sources: {{o: {{type: tabel}}}}\nsinks: [{sink}]", "'tabel' is not one of topic, table;"),
+    ):
+        (tmp_path / "pipeline.yml").write_text(f"name: x\nbroker: a:1\n{text}\n")
+        assert run(["pipeline", "check", str(tmp_path)]) == 2
+        assert told in capsys.readouterr().err
+    assert run(["pipeline", "list", str(tmp_path), "--json"]) == 0
+    assert '"state": "invalid"' in capsys.readouterr().out
 
 
 # session

@@ -48,6 +48,7 @@ def bench(
 ) -> None:
     """Measure a broker on this machine: raw requests, real clients, latency, start-up, idle memory.
 
+    \b
     headrace bench                      everything, some minutes
     headrace bench raw --flush os       ready-made requests over raw sockets only
     headrace bench startup memory --json

@@ -12,6 +12,7 @@ import typer
 from headrace.cli import dlq, output, ready
 from headrace.cli.options import Json
 from headrace.cli.report import UsageError
+from headrace.core.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.spark.pipeline.config import Pipeline
@@ -86,6 +87,11 @@ def run_folder(folder: Path, pipeline: Pipeline, *, once: bool, master: str) -> 
     output.note(f"running {pipeline.name}; headrace pipeline status {folder} shows how it goes, Ctrl-C stops it")
     try:
         runner.run()
+    except Exception as error:
+        if isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError":
+            log = State(_home(folder)).log_file
+            raise HeadraceError(f"Spark's Java has ended (its log: {log}); a new run goes on where it was") from error
+        raise
     finally:
         for number, handler in before:
             signal.signal(number, handler)
@@ -102,19 +108,20 @@ def status(
     """Show rate, lag, batch time and last error of every query."""
     from headrace.spark.pipeline.state import State
 
+    _check_there(folder)
     state = State(_home(folder))
     if json:
         output.emit(state.read())
         return
     if not watch:
-        _show(state.read())
+        _show({"name": str(folder), **state.read()})
         return
     from rich.console import Console
     from rich.live import Live
 
     with Live(console=Console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(_view(state.read()), refresh=True)
+            live.update(_view({"name": str(folder), **state.read()}), refresh=True)
             time.sleep(0.5)
 
 
@@ -123,6 +130,7 @@ def stop(folder: Folder = HERE) -> None:
     """Stop a running pipeline after its batch."""
     from headrace.spark.pipeline import state as states
 
+    _check_there(folder)
     state = states.State(_home(folder))
     name = state.read().get("name", folder)
     if state.bury():
@@ -151,7 +159,7 @@ def list_pipelines(
     """List the pipelines in a folder and below, and whether they run."""
     from headrace.core.errors import ConfigError
     from headrace.spark.pipeline.config import FILE, load
-    from headrace.spark.pipeline.state import State
+    from headrace.spark.pipeline.state import NEVER, State
 
     rows = []
     for path in sorted([*folder.glob(FILE), *folder.glob(f"*/{FILE}"), *folder.glob(f"*/*/{FILE}")]):
@@ -161,6 +169,7 @@ def list_pipelines(
             name, sinks = pipeline.name, ", ".join(sink.name for sink in pipeline.sinks)
         except ConfigError as error:
             name, sinks = path.parent.name, f"({error})"
+            found = {**found, "state": "invalid"} if found["state"] == NEVER else found
         lag = sum(each.get("lag") or 0 for each in found["queries"].values()) if found["queries"] else None
         rows.append({"name": name, "state": found["state"], "lag": lag, "folder": str(path.parent), "sinks": sinks})
     if json:
@@ -191,14 +200,23 @@ def export_sdp(
     )
 
 
+def _check_there(folder: Path) -> None:
+    from headrace.spark.pipeline.config import FILE
+    from headrace.spark.pipeline.state import FOLDER
+
+    if not folder.is_file() and not (folder / FILE).exists() and not (folder / FOLDER).exists():
+        raise UsageError(f"there is no pipeline in {folder}; see: headrace pipeline list")
+
+
 def _home(folder: Path) -> Path:
     return folder if folder.is_dir() else folder.parent
 
 
 def _session(pipeline: Pipeline, folder: Path, master: str) -> Any:
     from headrace.spark.pipeline.state import State
-    from headrace.spark.session import spark_session
+    from headrace.spark.session import quiet_errors, spark_session
 
+    quiet_errors()
     return spark_session(
         f"headrace {pipeline.name}",
         master or pipeline.spark.master,

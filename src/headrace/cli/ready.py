@@ -201,7 +201,7 @@ def replay(
     if bool(topic) == bool(table):
         raise UsageError("give a TOPIC or --table")
     from headrace.spark.pipeline.replay import Replay
-    from headrace.spark.session import spark_session
+    from headrace.spark.session import quiet_errors, spark_session
 
     home = folder or Path(f"replay-{to_topic}")
     replaying = Replay(
@@ -216,6 +216,7 @@ def replay(
         keep_partition,
         rate,
     )
+    quiet_errors()
     spark = spark_session(f"replay to {to_topic}", master or "local[*]", say=output.note)
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn

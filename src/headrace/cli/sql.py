@@ -70,9 +70,10 @@ def sql(
     """
     from headrace.client.connection import Connection
     from headrace.spark.query import Topics
-    from headrace.spark.session import spark_session
+    from headrace.spark.session import quiet_errors, spark_session
 
     Connection(bootstrap).reach()
+    quiet_errors()
     spark = spark_session("headrace sql", master, say=output.note)
     topics = Topics(spark, bootstrap, pairs(archive or [], "--archive"), lake, pairs(schema or [], "--schema"), raw)
     if not statement:

@@ -14,6 +14,7 @@ Rules:
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import sys
@@ -76,6 +77,21 @@ def spark_session(
     if say is not None:
         say(f"Spark is up after {time.monotonic() - began:.1f} s (its log: {log})")
     return session
+
+
+def quiet_errors() -> None:
+    """For programs that tell errors in a sentence: PySpark does not log tracebacks as well.
+
+    It would for a Java that has ended, and for a query that names what is not there.
+    """
+    screen = logging.StreamHandler()
+    screen.addFilter(lambda record: not record.getMessage().startswith("Exception while sending command"))
+    logging.getLogger().addHandler(screen)
+    _check_pyspark()
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def settings(name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:

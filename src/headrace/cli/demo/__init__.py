@@ -37,6 +37,10 @@ def demo(
     if spark:
         lack = missing()
         if not lack:
+            if not report.absolute().parent.is_dir():
+                from headrace.cli.report import UsageError
+
+                raise UsageError(f"--report {report}: there is no directory {report.parent}")
             return _play(console, orders, seconds, report, keep)
         console.print(f"{lack}.\nSo this is the broker alone; the roll-up, the archive and SQL are left out.\n")
     return tills.run(console, orders, min(seconds, tills.SECONDS), keep)

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 import yaml
@@ -330,10 +330,26 @@ def _told(message: str) -> str:
     found = re.match(r"Object missing required field `(.+)`", text)
     if found:
         return f"{found[1]} is missing" + (f" in {where}" if where else "")
+    found = re.match(r"Invalid (?:enum )?value '(.+)'", text)
+    if found and (allowed := _allowed(where)):
+        return f"{where}: {found[1]!r} is not one of {', '.join(allowed)}{suggestion(found[1], allowed)}"
     text = re.sub(r"`([^`]*)`", r"\1", text)
     return f"{where}: {text[:1].lower()}{text[1:]}" if where else f"{text[:1].lower()}{text[1:]}"
 
 
+def _allowed(where: str) -> list[str]:
+    """The words that may stand at this place."""
+    name = where.rpartition(".")[2]
+    if name == "type":
+        kinds = (TopicSource, TableSource) if where.startswith("sources") else _SINKS
+        return [str(kind.__struct_config__.tag) for kind in kinds]
+    if where.startswith("sinks") and name == "value":
+        return list(get_args(get_type_hints(ArchiveSink)["value"]))
+    hints = (get_type_hints(part).get(name) for part in _PARTS)
+    return next((list(get_args(hint)) for hint in hints if get_origin(hint) is Literal), [])
+
+
+_SINKS: Final = (TopicSink, TableSink, ArchiveSink, ConsoleSink)
 _PARTS: Final = (
     Pipeline, Decode, Watermark, TopicSource, TableSource, Step, Dedup, TopicSink, TableSink, ArchiveSink, ConsoleSink,
     Trigger, SparkSettings,
