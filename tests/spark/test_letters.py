@@ -45,11 +45,11 @@ def run(spark: Any, folder: Path) -> None:
 
 def committed(kafka: Any, prefix: str) -> dict[str, int]:
     """What marker groups have committed, by topic."""
-    groups = [each.group_id for each in kafka.admin.list_consumer_groups().result(10).valid]
+    groups = [each.group_id for each in kafka.admin.list_consumer_groups().result(60).valid]
     found: dict[str, int] = {}
     for name in (each for each in groups if each.startswith(prefix)):
         asked = kafka.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])
-        found |= {each.topic: each.offset for each in asked[name].result(10).topic_partitions}
+        found |= {each.topic: each.offset for each in asked[name].result(60).topic_partitions}
     return found
 
 
