@@ -45,17 +45,21 @@ def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder
 
 
 @app.command()
-def check(folder: Folder = HERE, master: Master = "") -> None:
+def check(folder: Folder = HERE, master: Master = "", json: Json = False) -> None:
     """Dry run: settings, connection, topics, schemas and SQL; nothing is written."""
     from headrace.spark.pipeline.check import check as dry_run
     from headrace.spark.pipeline.config import load
 
     pipeline = load(folder)
     spark = _session(pipeline, folder, master)
-    faults = 0
+    found = []
     for finding in dry_run(spark, pipeline, _home(folder)):
-        print(f"{'ok  ' if finding.good else 'FAIL'}  {finding.what}: {finding.told}")
-        faults += not finding.good
+        found.append({"what": finding.what, "told": finding.told, "good": finding.good})
+        if not json:
+            print(f"{'ok  ' if finding.good else 'FAIL'}  {finding.what}: {finding.told}")
+    if json:
+        output.emit(found)
+    faults = sum(not finding["good"] for finding in found)
     if faults:
         raise UsageError(f"{faults} thing{'s' * (faults != 1)} to mend in {pipeline.name}")
 

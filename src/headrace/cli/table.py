@@ -46,11 +46,15 @@ def describe(path: Path, json: Json = False) -> None:
 
 
 @app.command()
-def files(path: Path) -> None:
+def files(path: Path, json: Json = False) -> None:
     """Print the files that are the table now: for DuckDB, pandas, or whatever reads Parquet."""
     from headrace.spark.lake import Table
 
-    for each in Table(path).files():
+    found = Table(path).files()
+    if json:
+        output.emit(found)
+        return
+    for each in found:
         print(each)
 
 
