@@ -24,7 +24,7 @@ from headrace.wire.encoder import StructEncoder
 from headrace.wire.guard import Walk, walk_of, without_unknown_tags
 from headrace.wire.schema import Direction, message_class
 
-ELEMENTS_PER_REQUEST: Final = 20_000  # of all arrays together: to do something for each costs far more than the walk
+ELEMENTS_PER_REQUEST: Final = 50_000  # of all arrays together: to do something for each costs far more than the walk
 ELEMENTS_PER_RESPONSE: Final = 10_000_000
 
 _UNREADABLE = (SerialError, ValueError, ArithmeticError, LookupError, TypeError, MemoryError)
