@@ -45,8 +45,7 @@ def topic(command, operate) -> Callable[..., str]:
 
     def make(*words: str) -> str:
         name = f"t{time.monotonic_ns()}-{next(count)}"
-        made = command("topic", "create", name, *words, *PATIENT)
-        assert made.code == 0, made.err
+        until(lambda: command("topic", "create", name, "--if-not-exists", *words, *PATIENT).code == 0)
         return name
 
     return make

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing.cluster import Cluster
+from headrace.testing.topics import create
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
@@ -17,11 +18,6 @@ ALL = frozenset({1, 2, 3})
 
 def admin(cluster: Cluster, node_id: int) -> AdminClient:
     return AdminClient({"bootstrap.servers": cluster.node(node_id).bootstrap_servers, "log_level": 0})
-
-
-def create(client: AdminClient, topic: str, partitions: int, replicas: int) -> None:
-    """The client must live until the answer is there."""
-    client.create_topics([NewTopic(topic, partitions, replicas)])[topic].result(60)
 
 
 def brokers(cluster: Cluster, *, away: frozenset[int] = frozenset()) -> set[int]:
@@ -56,7 +52,7 @@ def test_three_processes_form_a_cluster_that_outlives_its_controller(tmp_path):
         cluster.await_(lambda: brokers(cluster) == ALL, "everybody is there")
         # Through a node that does not decide; and it knows the topic when it says so.
         other = admin(cluster, next(iter(ALL - {controller_of(cluster)})))
-        create(other, "orders", 6, 3)
+        create(other, NewTopic("orders", 6, 3))
         assert len(other.list_topics("orders", timeout=30).topics["orders"].partitions) == 6
 
         dead = controller_of(cluster)
@@ -65,7 +61,7 @@ def test_three_processes_form_a_cluster_that_outlives_its_controller(tmp_path):
         cluster.await_(lambda: brokers(cluster, away=away) == others, "the dead node is fenced")
         assert controller_of(cluster, away=away) in others
         cluster.await_(lambda: are_led_by(cluster, "orders", others, away), "others lead")
-        create(admin(cluster, min(others)), "more", 2, 2)
+        create(admin(cluster, min(others)), NewTopic("more", 2, 2))
 
         cluster.node(dead).port = 0  # it comes back elsewhere, and is found there
         cluster.node(dead).start()
@@ -85,7 +81,7 @@ def test_a_node_that_stops_gives_everything_away_and_all_come_back(tmp_path):
     # Nobody would be missed so soon: whatever moves, moves because the node said goodbye.
     with Cluster(tmp_path, "--cluster-session-ms", "60000", nodes=3) as cluster:
         cluster.await_(lambda: brokers(cluster) == ALL, "everybody is there")
-        create(admin(cluster, 2), "orders", 6, 3)
+        create(admin(cluster, 2), NewTopic("orders", 6, 3))
         cluster.await_in_sync("orders", 3)
         assert cluster.node(1).stop() == 0
         away, others = frozenset({1}), frozenset({2, 3})

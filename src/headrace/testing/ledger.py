@@ -21,6 +21,8 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.testing.topics import create
+
 CLIENT = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level": 0, "retry.backoff.ms": 20}
 NO_OFFSET = -1001
 Place = tuple[int, int]  # partition and offset
@@ -173,7 +175,7 @@ class Ledger:
         """Make the topic and begin."""
         admin = AdminClient({**CLIENT, "bootstrap.servers": self._bootstrap_servers})
         wanted = NewTopic(self.topic, self._partitions, replication_factor, config=configs or {})
-        admin.create_topics([wanted])[self.topic].result(30)
+        create(admin, wanted)
         for thread in (*self.writers, *self.readers):
             thread.start()
 

@@ -46,6 +46,7 @@ from headrace.testing.exactly_once.witnesses import (
     read_all,
     wait_until,
 )
+from headrace.testing.topics import create
 
 OFFSETS_TOPIC = "__consumer_offsets"
 CALL_SECONDS = 60.0
@@ -211,7 +212,7 @@ class History:
         """Topics, and orders that were taken back: a transformer must never see them."""
         admin = AdminClient({**BRISK, "bootstrap.servers": self._servers})
         for topic, count in PARTITIONS.items():
-            admin.create_topics([NewTopic(topic, count, self._stage.replication_factor)])[topic].result(CALL_SECONDS)
+            create(admin, NewTopic(topic, count, self._stage.replication_factor))
         client = self._producer("giver", self._patience.transaction_timeout_ms)
         client.init_transactions(CALL_SECONDS)
         client.begin_transaction()
