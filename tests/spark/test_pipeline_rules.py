@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -327,3 +329,14 @@ def test_the_last_error_stays_when_a_query_runs_again(tmp_path: Path, capsys: py
     assert run(["pipeline", "status", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "p: failed" in out and "it is broken" in out and "the broker is away (0 s ago)" in out
+
+
+def test_a_verb_that_tells_errors_in_a_sentence_prints_no_traceback_of_pyspark() -> None:
+    probe = (
+        "import logging; from headrace.spark.session import quiet_errors; quiet_errors()\n"
+        "from pyspark.logger import PySparkLogger\n"
+        "PySparkLogger.getLogger('SQLQueryContextLogger').exception('no column', errorClass='X')\n"
+        "logging.error('Exception while sending command.'); logging.warning('something else')"
+    )
+    ran = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("", "something else\n")
