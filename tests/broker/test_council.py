@@ -370,6 +370,21 @@ def test_a_node_that_leaves_is_fenced_at_once_and_hands_the_quorum_over():
     run(scenario)
 
 
+def test_an_older_copy_of_a_data_directory_is_refused():
+    async def scenario():
+        hall = await three()
+        place = hall.places[3]
+        await hall.wait(place.attendance.register(Register(3, "h3", 9092, None, "d3", True, 5)))
+        for start in (4, 5):  # a copy of two runs ago, and of the run before the last
+            restored = Attendance(place.council, place.controller, SETTINGS)
+            with pytest.raises(ConfigError, match="an older copy"):
+                await hall.wait(restored.register(Register(3, "h3", 9092, None, "d3", True, start)))
+        await hall.wait(place.attendance.beat())
+        assert place.attendance.replaced is None
+
+    run(scenario)
+
+
 def test_a_node_that_was_replaced_by_a_later_start_stops_beating():
     async def scenario():
         hall = await three()

@@ -2,6 +2,8 @@
 
 Rules:
 - A registration is asked for until it is granted: a node without one leads nothing.
+- Starts are counted in the data directory. If the cluster has seen this one, or a later one, before it was registered,
+  the directory is an older copy, and lacks what was acknowledged since: the node refuses to start.
 - A beat tells how much metadata this node has applied. That no beat is answered is no reason to stop: the controller
   will fence this node, or another controller will hear it.
 - A node whose disk has failed lives, but is of no use: it asks to be fenced, beat after beat, so that others lead.
@@ -21,7 +23,7 @@ import msgspec
 
 from headrace.broker.commands import Beat, Beaten, Register, Registered
 from headrace.broker.levels import LEVEL
-from headrace.core.errors import ApiError, ErrorCode
+from headrace.core.errors import ApiError, ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.cluster_settings import ClusterSettings
@@ -57,7 +59,11 @@ class Attendance:
         return self.replaced is not None
 
     async def register(self, command: Register) -> None:
-        """Returns when the registration is applied here. Raises ApiError if the node is refused."""
+        """Returns when the registration is applied here. Once per start.
+
+        Raises ApiError if the node is refused, ConfigError if its directory is an older copy.
+        """
+        self._check_age(command.start)
         command = msgspec.structs.replace(command, level=LEVEL)
         answer = None
         while answer is None:
@@ -72,6 +78,15 @@ class Attendance:
         assert isinstance(answer, Registered)
         self.epoch, self.index = answer.epoch, answer.index
         await self._controller.applied(answer.index)
+
+    def _check_age(self, start: int) -> None:
+        known = self._controller.image.brokers.get(self._node_id)
+        if known is not None and known.epoch > 0 and known.start >= start > 0:
+            raise ConfigError(
+                f"the data directory of node {self._node_id} is an older copy: the cluster has seen its start "
+                f"{known.start}, and this would be start {start}; put the newest directory back, or remove the node "
+                f"(headrace cluster remove {self._node_id}) and let it join with an empty one"
+            )
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name="attendance")
