@@ -270,6 +270,11 @@ def _variables(settings: Sequence[Setting], environ: Mapping[str, str], others: 
     return found
 
 
+def yaml_fault(error: Exception) -> str:
+    """What YAML says, in one line, without the name that it makes up for a text."""
+    return " ".join(str(error).replace('in "<unicode string>", ', "").split())
+
+
 def _file_values(by_name: Mapping[str, Setting], file: ConfigFile) -> dict[str, str]:
     """The file's settings as text by dotted name."""
     import yaml  # only a start with a file pays for it
@@ -277,7 +282,7 @@ def _file_values(by_name: Mapping[str, Setting], file: ConfigFile) -> dict[str, 
     try:
         content = yaml.safe_load(file.text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file.name}: not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{file.name}: not YAML: {yaml_fault(error)}") from None
     sections = {item.section for item in by_name.values()}
     found: dict[str, str] = {}
     for section, fields in _mapping(content, file.name, "the file").items():

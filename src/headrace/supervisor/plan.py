@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 import yaml
 
+from headrace.core.config import yaml_fault
 from headrace.core.errors import ConfigError
 
 Kind = Literal["broker", "producer", "consumer"]
@@ -90,7 +91,7 @@ def read(text: str, source: str) -> tuple[Choices, list[str]]:
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{source} is not YAML: {yaml_fault(error)}") from error
     if found is None:
         found = {}
     if not isinstance(found, dict):

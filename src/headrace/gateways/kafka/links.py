@@ -23,6 +23,7 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
@@ -230,7 +231,8 @@ class Link:
 
     def _attempt_if_due(self, *, probe: bool = False) -> None:
         if (self._waiting or probe) and self._attempt is None and self._stream is None and not self._closed:
-            self._attempt = self._loop.create_task(self._connect(), name=f"link-{self._name}")
+            # In a context of its own: what it logs is not about the request that happens to need it first.
+            self._attempt = self._loop.create_task(self._connect(), name=f"link-{self._name}", context=Context())
 
     async def _connect(self) -> None:
         try:
