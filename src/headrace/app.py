@@ -325,7 +325,7 @@ class Node:
         )
         flusher = Flusher(self._workers, self._clock, self._counters, partitions.fail_disk)
         housekeeping = Housekeeping(partitions, flusher, settings.storage, self._clock)
-        self._undo.push_async_callback(self._run, partitions.close)
+        self._undo.push_async_callback(partitions.stop)
         topics = Topics(controller, configs, settings.broker, self._new_id, council)
         council.ensure_topic = topics.ensure_topic
         count = settings.group.offsets_partitions

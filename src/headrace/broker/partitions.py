@@ -93,6 +93,7 @@ class Partitions:
         self._found_damaged: deque[tuple[Partition, Span]] = deque()  # by readers in workers
         self._suspects: dict[Partition, asyncio.Task[None]] = {}
         self._changes: asyncio.Task[None] | None = None
+        self._stopped = False
 
     def __iter__(self) -> Iterator[Partition]:
         """All replicas, whoever leads."""
@@ -181,6 +182,8 @@ class Partitions:
                 self._assign_all(topic)
         if old.brokers != new.brokers:
             self._note_fenced([node.node_id for node in new.brokers.values() if node.fenced])
+        if self._stopped:
+            return
         if (self._closing or self._opening) and (self._changes is None or self._changes.done()):
             self._changes = asyncio.get_running_loop().create_task(self._work(), name="partitions")
 
@@ -440,8 +443,16 @@ class Partitions:
                 partition.retire()
                 self._tell(partition)
 
+    async def stop(self) -> None:
+        """Open and remove no more logs, and close all; the next start does the rest. Waits for what is under way."""
+        self._stopped = True
+        self._opening.clear()
+        self._closing.clear()
+        await self.settled()
+        await self._workers.run(self.close)
+
     def close(self) -> None:
-        """Close all logs cleanly. Blocking."""
+        """Close all logs cleanly. Blocking; no log may be opened meanwhile."""
         for partition in self:
             _quietly(partition.log.close)
 
