@@ -82,6 +82,7 @@ class MemoryFiles:
 
     def __init__(self, *, limit_bytes: int | None = None) -> None:
         self._nodes: dict[str, bytearray | None] = {"": None}
+        self._inside: dict[str, dict[str, None]] = {}  # directory -> the names in it: there may be thousands elsewhere
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
         self._lock: MemoryLock | None = None
@@ -92,7 +93,7 @@ class MemoryFiles:
             if not create:
                 raise DiskFailedError(f"opening {path!r} failed: there is no such file")
             self._make_parents(path)
-            self._nodes[path] = bytearray()
+            self._put(path, bytearray())
         content = self._nodes[path]
         if content is None:
             raise DiskFailedError(f"opening {path!r} failed: it is a directory")
@@ -101,12 +102,7 @@ class MemoryFiles:
     def names(self, path: str) -> list[str]:
         if path:
             check_path(path)
-        prefix = f"{path}/" if path else ""
-        return sorted(
-            node[len(prefix) :]
-            for node in list(self._nodes)
-            if node and node.startswith(prefix) and "/" not in node[len(prefix) :]
-        )
+        return sorted(self._inside.get(path, ()))
 
     def exists(self, path: str) -> bool:
         check_path(path)
@@ -129,7 +125,7 @@ class MemoryFiles:
         self._make_parents(path)
         self.take(len(content), path)
         self.give_back(len(old))
-        self._nodes[path] = bytearray(content)
+        self._put(path, bytearray(content))
 
     def rename(self, old: str, new: str) -> None:
         check_path(old)
@@ -140,13 +136,14 @@ class MemoryFiles:
             raise DiskFailedError(f"renaming {old!r} failed: {new!r} is in the way")
         self._make_parents(new)
         self.remove(new)
-        for path in [node for node in list(self._nodes) if node == old or node.startswith(old + "/")]:
-            self._nodes[new + path[len(old) :]] = self._nodes.pop(path)
+        for path in self._tree(old):
+            self._put(new + path[len(old) :], self._nodes[path])
+            self._drop(path)
 
     def remove(self, path: str) -> None:
         check_path(path)
-        for node in [node for node in list(self._nodes) if node == path or node.startswith(path + "/")]:
-            self.give_back(len(self._nodes.pop(node, None) or b""))
+        for node in self._tree(path):
+            self.give_back(len(self._drop(node) or b""))
 
     def sync_directory(self, path: str) -> None:
         if path:
@@ -175,9 +172,26 @@ class MemoryFiles:
     def _make_parents(self, path: str) -> None:
         parent = path.rpartition("/")[0]
         while parent:
-            if self._nodes.setdefault(parent, None) is not None:
+            if parent not in self._nodes:
+                self._put(parent, None)
+            elif self._nodes[parent] is not None:
                 raise DiskFailedError(f"making {parent!r} failed: it is a file")
             parent = parent.rpartition("/")[0]
+
+    def _put(self, path: str, content: bytearray | None) -> None:
+        directory, _, name = path.rpartition("/")
+        self._nodes[path] = content
+        self._inside.setdefault(directory, {})[name] = None
+
+    def _drop(self, path: str) -> bytearray | None:
+        directory, _, name = path.rpartition("/")
+        self._inside.get(directory, {}).pop(name, None)
+        return self._nodes.pop(path, None)
+
+    def _tree(self, path: str) -> list[str]:
+        """`path` and all that is below it, if it is there; what is inside comes before what it is in."""
+        below = [each for name in list(self._inside.get(path, ())) for each in self._tree(f"{path}/{name}")]
+        return [*below, path] if path in self._nodes else below
 
 
 def check_path(path: str) -> None:
