@@ -167,9 +167,10 @@ class GroupShard:
         while not self._stopped:
             try:
                 machine, end, live_bytes = await self._workers.run(self._build)
-            except (ApiError, StorageError) as error:
+            except Exception as error:  # also one that nobody foresaw: who waits shall know why
                 if not complained:
-                    logger.error("consumer groups cannot be loaded", extra={"reason": str(error)})
+                    trace = not isinstance(error, ApiError | StorageError)
+                    logger.error("consumer groups cannot be loaded", exc_info=trace, extra={"reason": str(error)})
                 complained = True
                 await asyncio.sleep(RETRY_SECONDS)
                 continue

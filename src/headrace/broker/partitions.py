@@ -21,7 +21,7 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
@@ -446,14 +446,15 @@ class Partitions:
     async def stop(self) -> None:
         """Open and remove no more logs, and close all; the next start does the rest. Waits for what is under way."""
         self._stopped = True
+        unwanted = list(self._closing)
         self._opening.clear()
         self._closing.clear()
         await self.settled()
-        await self._workers.run(self.close)
+        await self._workers.run(partial(self.close, unwanted))
 
-    def close(self) -> None:
+    def close(self, more: Iterable[Partition] = ()) -> None:
         """Close all logs cleanly. Blocking; no log may be opened meanwhile."""
-        for partition in self:
+        for partition in (*self, *more):
             _quietly(partition.log.close)
 
 

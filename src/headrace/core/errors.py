@@ -48,7 +48,8 @@ class ApiError(HeadraceError):
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         if len(message) > MESSAGE_LENGTH:
-            message = message[:MESSAGE_LENGTH] + "…"
+            half = MESSAGE_LENGTH // 2  # the sentence's ends say what is wrong, the middle is the quotation
+            message = f"{message[:half]} … {message[-half:]}"
         super().__init__(message or code.name)
         self.code = code
         self.message = message

@@ -186,6 +186,7 @@ class MemoryFiles:
     def _drop(self, path: str) -> bytearray | None:
         directory, _, name = path.rpartition("/")
         self._inside.get(directory, {}).pop(name, None)
+        self._inside.pop(path, None)
         return self._nodes.pop(path, None)
 
     def _tree(self, path: str) -> list[str]:
