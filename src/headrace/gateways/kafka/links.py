@@ -23,12 +23,12 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Callable
-from contextvars import Context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from headrace.core.errors import LinkError, ProtocolError
 from headrace.core.limits import FRAME_BYTES
+from headrace.core.logs import REQUEST
 from headrace.core.ports import Contact
 from headrace.gateways.kafka import hello
 from headrace.gateways.kafka.hello import Caller, Membership, RefusedError
@@ -231,10 +231,10 @@ class Link:
 
     def _attempt_if_due(self, *, probe: bool = False) -> None:
         if (self._waiting or probe) and self._attempt is None and self._stream is None and not self._closed:
-            # In a context of its own: what it logs is not about the request that happens to need it first.
-            self._attempt = self._loop.create_task(self._connect(), name=f"link-{self._name}", context=Context())
+            self._attempt = self._loop.create_task(self._connect(), name=f"link-{self._name}")
 
     async def _connect(self) -> None:
+        REQUEST.set(None)  # what is logged here is not about the request that happens to need the link first
         try:
             if self._pause:
                 await asyncio.sleep(self._pause * (0.5 + self._links.dice.random()))
