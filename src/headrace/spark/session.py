@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -79,6 +80,7 @@ def spark_session(
     return session
 
 
+@cache
 def quiet_errors() -> None:
     """For programs that tell errors in a sentence: PySpark does not log tracebacks as well.
 
