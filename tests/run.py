@@ -25,10 +25,10 @@ SECOND = (
     "tests/txn",
 )
 SECOND_WITH_SPARK = (
+    "tests/spark/test_letters.py",
     "tests/spark/test_pipeline.py",
     "tests/spark/test_query.py",
-    "tests/spark/test_sink_cluster.py",
-    "tests/spark/test_sink_fire.py",
+    "tests/spark/test_stream_source.py",
 )
 
 

@@ -17,7 +17,7 @@ import pytest
 from headrace.testing.spark_exactly_once.flows import COPIES
 from headrace.testing.spark_exactly_once.history import History
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 CLUSTER = "local-cluster[2,1,1024]"
 ATTEMPTS = "HEADRACE_TEST_ATTEMPTS"
@@ -39,12 +39,10 @@ def test_a_pipeline_from_topic_to_topics_runs_on_a_cluster_of_two_executors(
     History(tmp_path, 4, ("letters",), (), per_batch=200, master=CLUSTER, conf=quick).run()
 
 
-@pytest.mark.slow
 def test_source_and_sink_run_on_a_cluster_beside_a_pipeline(tmp_path: Path) -> None:
     History(tmp_path, 4, (*COPIES, "table"), (), per_batch=200, master=CLUSTER).run()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("flow", [*COPIES, "letters", "table"])
 def test_a_cluster_of_two_executors_loses_one_and_every_row_is_there_once(tmp_path: Path, flow: str) -> None:
     History(tmp_path, 5, (flow,), ("executor",), master=CLUSTER).run()
@@ -107,7 +105,6 @@ def slow_first(frame: Any) -> Any:
     return frame.mapInArrow(dawdle, "key binary, value binary")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("delivery", COPIES)
 def test_speculative_copies_write_nothing_twice(
     tmp_path: Path, two_hosts: str, delivery: str, monkeypatch: pytest.MonkeyPatch
