@@ -118,6 +118,28 @@ def test_a_late_marker_does_not_end_the_next_transaction() -> None:
     run(scenario())
 
 
+def test_a_replica_that_was_moved_away_does_not_mean_that_the_topic_is_gone() -> None:
+    """Its marker was never committed. The new leader waits for one, or the transaction is lost with the next one's."""
+
+    async def scenario() -> None:
+        partition = open_partition()
+        write(partition, b"a", 7)
+        writing = asyncio.ensure_future(
+            ClusterMarkers(ME, Links(None), lambda topic, index: partition, lambda: image(ME)).write(
+                EndMarker("orders", 0, 7, 1, True, 0, bumped=True)
+            )
+        )
+        partition.committed = lambda next_offset: waiting  # type: ignore[method-assign]
+        waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        await asyncio.sleep(0)
+        waiting.set_exception(ApiError(ErrorCode.unknown_topic_or_partition))
+        with pytest.raises(ApiError) as refused:
+            await writing
+        assert refused.value.code is ErrorCode.not_leader_or_follower
+
+    run(scenario())
+
+
 @pytest.mark.parametrize(
     ("leader", "partition", "code"),
     [

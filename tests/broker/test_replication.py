@@ -272,6 +272,24 @@ def test_a_replica_that_moves_away_is_removed() -> None:
     cluster.run(scenario())
 
 
+def test_who_waits_for_a_leader_that_was_moved_away_is_sent_to_the_next_one() -> None:
+    cluster = three()
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"a")
+        cluster.cut(1, 2)
+        end = cluster.nodes[1].append(b"b")
+        waiting = cluster.nodes[1].get().committed(end)
+        record = cluster.record()
+        cluster.decide(type(record)(TOPIC, 0, (2, 3), (2, 3), 2, 1, record.partition_epoch + 1))
+        with pytest.raises(ApiError) as moved:
+            await waiting
+        assert moved.value.code is ErrorCode.not_leader_or_follower, "the topic is there, elsewhere"
+
+    cluster.run(scenario())
+
+
 def test_a_damaged_batch_is_never_copied() -> None:
     cluster = three()
 

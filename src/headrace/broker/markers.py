@@ -3,7 +3,8 @@
 Rules:
 - A marker counts as written when it is committed there. What a call that failed has done is not known: it is tried
   again by the coordinator, and a marker that is written twice ends nothing twice.
-- That a partition does not exist is for our own image to say: another node may not have heard of it yet.
+- That a partition does not exist is for our own image to say: another node may not have heard of it yet, and a
+  replica of our own may just have been moved away.
 - Markers for one node go together, one request at a time; what comes meanwhile goes with the next.
 """
 
@@ -121,11 +122,11 @@ class Outbox:
         return [_fault(code) for code in codes]
 
 
-def _fault(code: ErrorCode) -> ApiError | None:
+def _fault(code: ErrorCode, message: str = "") -> ApiError | None:
     if code is ErrorCode.none:
         return None
     unheard = code is ErrorCode.unknown_topic_or_partition
-    return ApiError(ErrorCode.not_leader_or_follower if unheard else code)
+    return ApiError(ErrorCode.not_leader_or_follower if unheard else code, message)
 
 
 def _request(markers: Sequence[EndMarker]) -> bytes:
@@ -165,7 +166,10 @@ class ClusterMarkers:
         if record.leader < 0:
             raise ApiError(ErrorCode.leader_not_available)
         if record.leader == self._node_id:
-            await self._here.write(marker)
+            try:
+                await self._here.write(marker)
+            except ApiError as error:
+                raise _fault(error.code, error.message) or error from None
             return
         outbox = self._outboxes.get(record.leader)
         if outbox is None:

@@ -178,8 +178,7 @@ class Partition:
 
     def retire(self) -> None:
         """This node has no replica any more."""
-        self.fail(ApiError(ErrorCode.unknown_topic_or_partition))
-        self._resign()
+        self._resign()  # whether the topic is still there is not for us to say
         self.leader = NOBODY
         self.leader_epoch = NOBODY
 
