@@ -64,11 +64,11 @@ def committed(bootstrap_servers: str, topic: str, partition: int) -> list[str]:
 def test_transactions_are_whole_and_in_order_through_a_bad_network(class_path: str, tmp_path: Path):
     """With version 2 of the protocol everything may be doubled and late."""
     faults = Faults(
-        lose_answer=0.02,
+        lose_answer=0.03,
         delay_answer=0.05,
-        lose_request=0.01,
+        lose_request=0.02,
         repeat=0.1,
-        late=0.02,
+        late=0.04,
         longest_delay_s=0.1,
         doubled=TRANSACTIONS_V2,
     )
@@ -85,7 +85,8 @@ def test_transactions_are_whole_and_in_order_through_a_bad_network(class_path: s
         proxy.faults = Faults()
         found = {place: committed(proxy.bootstrap_servers, *place) for place in (("a", 0), ("b", 1))}
         log = broker.log_tail(200)
-    assert all(proxy.counts[name] for name in ("lose_answer", "lose_request", "repeat", "late")), proxy.counts
+    assert proxy.counts["repeat"], proxy.counts
+    assert any(proxy.counts[name] for name in ("lose_answer", "lose_request", "late")), proxy.counts
     told = [line.removeprefix("committed ") for line in lines if line.startswith("committed ")]
     assert [int(label.split()[0]) for label in told] == [number for number in range(COUNT) if number % 5 != 4]
     for place, values in found.items():
