@@ -72,7 +72,7 @@ def test_transactions_are_whole_and_in_order_through_a_bad_network(class_path: s
         longest_delay_s=0.1,
         doubled=TRANSACTIONS_V2,
     )
-    proxy = Proxy(faults, seed=5)
+    proxy = Proxy(Faults(), seed=5)
     with (
         BrokerProcess(tmp_path / "data", "--log-level", "warning", "--advertised-port", str(proxy.port)) as broker,
         proxy,
@@ -81,6 +81,7 @@ def test_transactions_are_whole_and_in_order_through_a_bad_network(class_path: s
         admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers, "log_level": 0})
         for future in admin.create_topics([NewTopic("a", 2), NewTopic("b", 2)]).values():
             future.result(60)
+        proxy.faults = faults
         lines = java(class_path, proxy.bootstrap_servers, "write", "a", "b", str(COUNT))
         proxy.faults = Faults()
         found = {place: committed(proxy.bootstrap_servers, *place) for place in (("a", 0), ("b", 1))}
