@@ -14,14 +14,10 @@ import tempfile
 
 SECOND = (
     "tests/cluster",
-    "tests/isr",
     "tests/raft",
-    "tests/ring",
     "tests/sim",
     "tests/spark",
     "tests/storage",
-    "tests/supervisor",
-    "tests/swim",
     "tests/txn",
 )
 SECOND_WITH_SPARK = (
