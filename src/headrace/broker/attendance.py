@@ -67,10 +67,12 @@ class Attendance:
         command = msgspec.structs.replace(command, level=LEVEL)
         answer = None
         while answer is None:
+            led = self._controller.leads
             try:
                 answer = await self._council.ask(command, timeout_s=REGISTER_S)
             except ApiError as error:
-                if error.code is ErrorCode.kafka_storage_error and not self._controller.leads:
+                ours = led and self._controller.leads  # whoever came to lead meanwhile has heard of another's disk
+                if error.code is ErrorCode.kafka_storage_error and not ours:
                     await asyncio.sleep(REGISTER_PAUSE_S)  # the controller's disk is full, not ours
                 elif error.code is not ErrorCode.request_timed_out:
                     raise
