@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
+import time
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -103,6 +106,21 @@ def test_a_log_that_ends_too_early_is_an_error_or_read_to_its_end(kafka, topic, 
     lenient = options_of(kafka.bootstrap, failOnDataLoss="false", **brief)
     assert offsets_of(Fetcher(task_of(lenient, topic, 8, end), SCHEMA, lenient).batches()) == [8, 9]
     assert offsets_of(Fetcher(task_of(lenient, topic, 20, 25), SCHEMA, lenient).batches()) == []
+
+
+@pytest.mark.parametrize("step", [0.06, 1.0])
+def test_what_is_lost_is_told_however_late_the_clock_is_read(kafka, topic, monkeypatch, step):
+    """Patience ends between two looks at the clock, or before the first answer."""
+    options = options_of(kafka.bootstrap, **{"kafka.fetch.max.wait.ms": "10", "kafkaConsumer.pollTimeoutMs": "100"})
+    task = task_of(options, topic, 0, 15)
+    deleted = task_of(options, kafka.topic(), 0, 15)
+    kafka.delete(deleted.topic)
+    ticks = itertools.count()
+    monkeypatch.setattr(fetch, "time", SimpleNamespace(monotonic=lambda: next(ticks) * step, sleep=time.sleep))
+    with pytest.raises(LostRecordsError, match="offsets 10 to 14 are gone"):
+        list(Fetcher(task, SCHEMA, options).batches())
+    with pytest.raises(LostRecordsError, match="does not exist any more"):
+        list(Fetcher(deleted, SCHEMA, options).batches())
 
 
 def test_a_topic_made_anew_is_not_taken_for_the_old_one(kafka, topic):

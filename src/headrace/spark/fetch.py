@@ -137,8 +137,10 @@ class Fetcher:
                 return
             except (PassingError, UnreachableError) as error:
                 discard(leader, self._options.client_id)
-                self._wait(error)
-                self._find_leader()
+                silent_ms = self._silent_ms()
+                self._find_leader(silent_ms)
+                if self._offset < self._task.end:
+                    self._wait(error, silent_ms)
 
     def _from(self, link: Link) -> Iterator[pa.RecordBatch]:
         task = self._task
@@ -176,10 +178,11 @@ class Fetcher:
     def _take_silence(self, answer: Answer) -> None:
         """Nothing came. If the log ends here and stays so, what was to be read is gone."""
         end = answer.last_stable_offset if self._options.read_committed else answer.high_watermark
-        if 0 <= end <= self._offset and self._is_beyond_doubt():
+        silent_ms = self._silent_ms()
+        if 0 <= end <= self._offset and self._is_beyond_doubt(silent_ms):
             self._lost(f"ends at {end}", self._task.end)
         else:
-            self._wait(PassingError(f"{self._name} has nothing to read at {self._offset}"), pause=False)
+            self._wait(PassingError(f"{self._name} has nothing to read at {self._offset}"), silent_ms, pause=False)
 
     def _take_fault(self, answer: Answer) -> None:
         code = answer.error_code
@@ -187,12 +190,13 @@ class Fetcher:
             cluster, places = self._look()
             first = cluster.offsets(places, dict.fromkeys(places, EARLIEST))
             start = next(iter(first.values()))
+            silent_ms = self._silent_ms()
             if start > self._offset:
                 self._lost(f"starts at {start} now", min(start, self._task.end))
-            elif self._is_beyond_doubt():
+            elif self._is_beyond_doubt(silent_ms):
                 self._lost("is shorter now", self._task.end)
             else:
-                self._wait(PassingError(f"{self._name} is shorter than {self._offset}"))
+                self._wait(PassingError(f"{self._name} is shorter than {self._offset}"), silent_ms)
             return
         try:
             raise_for(code, f"read {self._name}")
@@ -200,9 +204,12 @@ class Fetcher:
             # What this broker does not know, the cluster may.
             raise PassingError(str(error), error.code) from None
 
-    def _is_beyond_doubt(self) -> bool:
+    def _silent_ms(self) -> float:
+        """Read once per decision: what is lost must not turn into "no answer" between two looks at the clock."""
+        return (time.monotonic() - self._heard_at) * 1000
+
+    def _is_beyond_doubt(self, silent_ms: float) -> bool:
         """A new leader may take a moment to know how far its log is replicated, and a new broker to know its topics."""
-        silent_ms = (time.monotonic() - self._heard_at) * 1000
         return silent_ms >= min(_SILENCE_MS, self._options.poll_timeout_ms)
 
     def _lost(self, what: str, offset: int) -> None:
@@ -217,8 +224,8 @@ class Fetcher:
     def _name(self) -> str:
         return f"{self._task.topic}-{self._task.partition}"
 
-    def _wait(self, error: ClientError, *, pause: bool = True) -> None:
-        if (time.monotonic() - self._heard_at) * 1000 > self._options.poll_timeout_ms:
+    def _wait(self, error: ClientError, silent_ms: float, *, pause: bool = True) -> None:
+        if silent_ms > self._options.poll_timeout_ms:
             raise error
         if pause:
             time.sleep(_PAUSE_SECONDS)
@@ -227,13 +234,13 @@ class Fetcher:
         cluster = Cluster(self._options)
         return cluster, cluster.partitions(Subscription(assigned=((self._task.topic, self._task.partition),)))
 
-    def _find_leader(self) -> None:
+    def _find_leader(self, silent_ms: float) -> None:
         try:
             _, places = self._look()
         except (PassingError, UnreachableError):
             return
         except MissingError:
-            if self._is_beyond_doubt():
+            if self._is_beyond_doubt(silent_ms):
                 self._lost("does not exist any more", self._task.end)
             return
         (found,) = places.values()
