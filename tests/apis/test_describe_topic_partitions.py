@@ -56,7 +56,7 @@ def test_unknown_and_invalid_names_have_their_errors(admin):
     }
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=40)
 @given(sizes=st.lists(st.integers(1, 5), min_size=1, max_size=6), limit=st.integers(1, 8), listed=st.booleans())
 def test_pages_cover_every_partition_once_and_keep_their_limit(make_admin, sizes, limit, listed):
     admin = make_admin()
