@@ -62,7 +62,7 @@ def test_nobody_waits_for_an_index_that_will_never_be_applied(end):
                 await controller.propose(topic(1))
         else:
             await controller.close()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             with pytest.raises(ApiError):
                 await waiting
 

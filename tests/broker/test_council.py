@@ -26,6 +26,7 @@ from headrace.broker.nodes import NodeWatch
 from headrace.core.errors import ApiError, ConfigError, ErrorCode, LinkError, ProtocolError
 from headrace.gateways.kafka.hello import VERSIONS
 from headrace.testing.quorum import Assembly
+from headrace.testing.sim.loop import SimLoop
 
 TICKET = UUID(int=7)
 SETTINGS = ClusterSettings()
@@ -129,7 +130,7 @@ async def three() -> Hall:
 
 
 def run(scenario):
-    asyncio.run(scenario())
+    SimLoop().run_until_complete(scenario())
 
 
 def test_nodes_join_through_any_node_and_everybody_knows_them():

@@ -19,6 +19,7 @@ from headrace.group.commands import OffsetToCommit
 from headrace.group.settings import GroupSettings
 from headrace.storage.memory import MemoryFiles
 from headrace.testing.partitions import Clock, flush, open_partition
+from headrace.testing.sim.loop import SimLoop
 
 T = TypeVar("T")
 NONE = ErrorCode.none
@@ -107,11 +108,12 @@ def scenario(work: Callable[[Room], Awaitable[None]], **options: Any) -> None:
         room = Room(**options)
         await room.start()
         try:
-            await asyncio.wait_for(work(room), 10)
+            async with asyncio.timeout(10):
+                await work(room)
         finally:
             await room.groups.stop()
 
-    asyncio.run(run())
+    SimLoop().run_until_complete(run())
 
 
 def test_an_offset_is_pending_until_the_marker() -> None:
