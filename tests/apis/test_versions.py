@@ -78,7 +78,8 @@ NUMBERS = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(group_initial_rebalance_delay_ms=0) as broker:
+    # Records of any age are kept: tests like fixed times.
+    with Broker(group_initial_rebalance_delay_ms=0, storage_retention_ms=-1) as broker:
         yield broker
 
 

@@ -14,7 +14,8 @@ from headrace.testing.peer import Peer, is_serving
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    with Broker(group_initial_rebalance_delay_ms=0) as broker:
+    # Records of any age are kept: tests like fixed times.
+    with Broker(group_initial_rebalance_delay_ms=0, storage_retention_ms=-1) as broker:
         yield broker
 
 

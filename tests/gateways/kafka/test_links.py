@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -24,6 +25,13 @@ from headrace.wire.messages import decode_response
 
 DICE = SystemDice()
 HOST = "127.0.0.1"
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow we are, connections are made in time."""
+    monkeypatch.setattr(links, "CONNECT_SECONDS", PATIENCE_S)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -113,7 +121,7 @@ def test_a_real_broker_answers_a_node_that_has_proved_itself():
         async with broker() as node:
             where = (HOST, node.addresses.kafka_port)
             ours = new_links({1: where}, Membership(9, node.service.cluster_id))
-            answer = await ours.call(1, payload(18, 0, {}, 77), lane="control", timeout_s=10)
+            answer = await ours.call(1, payload(18, 0, {}, 77), lane="control", timeout_s=PATIENCE_S)
             assert int.from_bytes(answer[:4], "big") == 77
             assert decode_response(18, 0, answer, 4).api_keys
             ours.close()
@@ -127,7 +135,7 @@ def test_a_real_broker_tells_a_stranger_why_it_is_refused():
             where = (HOST, node.addresses.kafka_port)
             ours = new_links({1: where}, Membership(9, "another-cluster"))
             with pytest.raises(LinkError, match="belongs to cluster"):
-                await ours.call(1, payload(18, 0, {}), lane="control", timeout_s=10)
+                await ours.call(1, payload(18, 0, {}), lane="control", timeout_s=PATIENCE_S)
             ours.close()
 
     run(test)
@@ -139,7 +147,7 @@ def test_a_node_does_not_count_among_the_clients_of_its_address():
             where = (HOST, node.addresses.kafka_port)
             ours = new_links({1: where}, Membership(9, node.service.cluster_id))
             for lane in ("a", "b", "c"):
-                await ours.call(1, payload(18, 0, {}), lane=lane, timeout_s=10)
+                await ours.call(1, payload(18, 0, {}), lane=lane, timeout_s=PATIENCE_S)
             ours.close()
 
     run(test)
@@ -161,15 +169,15 @@ def test_what_a_node_understands_is_what_its_last_handshake_says():
                 made[-1].transport.abort()
                 await until(lambda: link._stream is not before)
 
-            await ours.call(2, request(1), lane="a", timeout_s=10)
+            await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
             assert ours.version(2) == 1
             for newest, spoken in ((2, 2), (4, 3), (1, 1)):
                 await restart(1, newest)
-                await ours.call(2, request(1), lane="a", timeout_s=10)
+                await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
                 assert ours.version(2) == spoken
             await restart(4, 5)
             with pytest.raises(LinkError):
-                await ours.call(2, request(1), lane="a", timeout_s=10)
+                await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
             assert any("upgrade by one release" in reason or "closed" in reason for reason in ours.refusals.values())
             ours.close()
 
@@ -186,7 +194,7 @@ def test_calls_of_a_lane_are_pipelined_and_keep_their_own_ids():
         async with stub(echo) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s"))
             answers = await asyncio.gather(
-                *(ours.call(2, request(5, b"%d" % each), lane="a", timeout_s=10) for each in range(50))
+                *(ours.call(2, request(5, b"%d" % each), lane="a", timeout_s=PATIENCE_S) for each in range(50))
             )
             assert answers == [struct.pack(">i", 5) + b"%d" % each for each in range(50)]
             assert len(made) == 1
@@ -199,8 +207,8 @@ def test_lanes_do_not_wait_for_each_other():
     async def test() -> None:
         async with stub(lambda frame: None if frame[8:] == b"slow" else echo(frame)) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s"))
-            slow = asyncio.create_task(ours.call(2, request(1, b"slow"), lane="a", timeout_s=20))
-            assert (await ours.call(2, request(2, b"x"), lane="b", timeout_s=10))[4:] == b"x"
+            slow = asyncio.create_task(ours.call(2, request(1, b"slow"), lane="a", timeout_s=PATIENCE_S))
+            assert (await ours.call(2, request(2, b"x"), lane="b", timeout_s=PATIENCE_S))[4:] == b"x"
             assert not slow.done() and len(made) == 2
             ours.close()
             with pytest.raises(LinkError, match="stopping"):
@@ -213,10 +221,10 @@ def test_a_call_ends_at_its_deadline_and_the_silent_connection_with_it():
     async def test() -> None:
         async with stub(lambda frame: echo(frame) if frame[8:] == b"ok" else None) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s"))
-            assert await ours.call(2, request(1, b"ok"), lane="a", timeout_s=20)
+            assert await ours.call(2, request(1, b"ok"), lane="a", timeout_s=PATIENCE_S)
             with pytest.raises(LinkError, match=r"within 0\.05 s"):
                 await ours.call(2, request(1), lane="a", timeout_s=0.05)
-            assert await ours.call(2, request(1, b"ok"), lane="a", timeout_s=20)
+            assert await ours.call(2, request(1, b"ok"), lane="a", timeout_s=PATIENCE_S)
             assert len(made) == 2
             ours.close()
 
@@ -235,11 +243,10 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_call():
 
         async with stub(answer) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s"))
-            late = asyncio.create_task(ours.call(2, request(1, b"late"), lane="a", timeout_s=20))
-            while not held:
-                await asyncio.sleep(0.001)
+            late = asyncio.create_task(ours.call(2, request(1, b"late"), lane="a", timeout_s=PATIENCE_S))
+            await until(lambda: bool(held))
             late.cancel()
-            after = asyncio.create_task(ours.call(2, request(2, b"ping"), lane="a", timeout_s=20))
+            after = asyncio.create_task(ours.call(2, request(2, b"ping"), lane="a", timeout_s=PATIENCE_S))
             await asyncio.sleep(0.01)
             made[0].transport.write(b"")
             # The answers change places: the second one comes first, and must not be believed.
@@ -252,17 +259,18 @@ def test_a_late_answer_is_not_taken_for_that_of_the_next_call():
 
 def test_whoever_closes_in_the_middle_fails_what_was_under_way_and_is_called_anew():
     async def test() -> None:
-        async with stub(lambda frame: echo(frame) if frame[8:] == b"ok" else None) as (where, made):
+        held: list[bytes] = []
+        async with stub(lambda frame: echo(frame) if frame[8:] == b"ok" else held.append(frame)) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s"))
-            first = asyncio.create_task(ours.call(2, request(1, b"lost"), lane="a", timeout_s=20))
-            assert await ours.call(2, request(1, b"ok"), lane="b", timeout_s=20)
-            while not (made and made[0]._held == b"" and len(made) == 2):
-                await asyncio.sleep(0.001)
+            first = asyncio.create_task(ours.call(2, request(1, b"lost"), lane="a", timeout_s=PATIENCE_S))
+            assert await ours.call(2, request(1, b"ok"), lane="b", timeout_s=PATIENCE_S)
+            await until(lambda: bool(held))
+            assert len(made) == 2
             for each in made:
                 each.transport.abort()
             with pytest.raises(LinkError):
                 await first
-            assert (await ours.call(2, request(1, b"ok"), lane="a", timeout_s=20))[4:] == b"ok"
+            assert (await ours.call(2, request(1, b"ok"), lane="a", timeout_s=PATIENCE_S))[4:] == b"ok"
             ours.close()
 
     run(test)
@@ -274,8 +282,8 @@ def test_a_killed_node_is_known_by_its_refusal_though_nobody_calls_it():
         async with stub(echo) as (where, _):
             ours = new_links({2: where}, Membership(1, "c", "s"))
             ours.on_contact = lambda node, contact: heard.append((node, contact))
-            await ours.call(2, request(1), lane="a", timeout_s=20)
-            await ours.call_address(where, request(1), lane="a", timeout_s=20)
+            await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
+            await ours.call_address(where, request(1), lane="a", timeout_s=PATIENCE_S)
             assert heard == [(2, Contact.MADE)]
         while len(heard) < 3:
             await asyncio.sleep(0.001)
@@ -293,7 +301,7 @@ def test_a_node_that_hangs_up_is_called_again_once_and_not_again_and_again(monke
         async with stub(echo) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s"))
             ours.on_contact = lambda _, contact: heard.append(contact)
-            await ours.call(2, request(1), lane="a", timeout_s=20)
+            await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
             made[0].transport.abort()
             while heard != [Contact.MADE, Contact.LOST, Contact.MADE]:
                 await asyncio.sleep(0.001)
@@ -301,7 +309,7 @@ def test_a_node_that_hangs_up_is_called_again_once_and_not_again_and_again(monke
             while heard != [Contact.MADE, Contact.LOST, Contact.MADE, Contact.LOST]:
                 await asyncio.sleep(0.001)
             assert len(made) == 2
-            assert await ours.call(2, request(1), lane="a", timeout_s=20)
+            assert await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
             ours.close()
 
     run(test)
@@ -309,15 +317,15 @@ def test_a_node_that_hangs_up_is_called_again_once_and_not_again_and_again(monke
 
 def test_nobody_at_the_address_is_an_error_at_once():
     async def test() -> None:
-        async with stub(echo) as (where, _):
-            pass
-        ours = new_links({2: where}, Membership(1, "c", "s"))
-        for _ in range(3):
-            with pytest.raises(LinkError, match="no connection"):
-                await ours.call(2, request(1), lane="a", timeout_s=20)
-        with pytest.raises(LinkError, match="not known"):
-            await ours.call(3, request(1), lane="a", timeout_s=20)
-        ours.close()
+        with socket.socket() as taken:  # nobody else gets the port, and nobody listens
+            taken.bind((HOST, 0))
+            ours = new_links({2: taken.getsockname()}, Membership(1, "c", "s"))
+            for _ in range(3):
+                with pytest.raises(LinkError, match="no connection"):
+                    await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
+            with pytest.raises(LinkError, match="not known"):
+                await ours.call(3, request(1), lane="a", timeout_s=PATIENCE_S)
+            ours.close()
 
     run(test)
 
@@ -334,7 +342,7 @@ def test_a_host_that_cannot_be_a_name_is_an_error_at_once_and_not_tried_all_the_
 
         ours = new_links({2: ("a..b", 9092)}, Membership(1, "c", "s"), Network(HOST))
         with pytest.raises(LinkError, match="no connection to a..b:9092"):
-            await ours.call(2, b"\0" * 10, lane="control", timeout_s=1)
+            await ours.call(2, b"\0" * 10, lane="control", timeout_s=PATIENCE_S)
         assert attempts == 1
         ours.close()
 
@@ -346,9 +354,9 @@ def test_a_node_that_moved_is_called_at_its_new_address():
         async with stub(echo) as (old, _), stub(lambda frame: echo(frame) + b"!") as (new, _):
             addresses = {2: old}
             ours = new_links(addresses, Membership(1, "c", "s"))
-            assert (await ours.call(2, request(1, b"x"), lane="a", timeout_s=20))[4:] == b"x"
+            assert (await ours.call(2, request(1, b"x"), lane="a", timeout_s=PATIENCE_S))[4:] == b"x"
             addresses[2] = new
-            assert (await ours.call(2, request(1, b"x"), lane="a", timeout_s=20))[4:] == b"x!"
+            assert (await ours.call(2, request(1, b"x"), lane="a", timeout_s=PATIENCE_S))[4:] == b"x!"
             ours.close()
 
     run(test)
@@ -360,8 +368,8 @@ def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_called():
             where = (HOST, node.addresses.kafka_port)
             ours = new_links({4: where}, Membership(9, node.service.cluster_id))
             with pytest.raises(LinkError, match="looks for node 4"):
-                await ours.call(4, payload(18, 0, {}), lane="a", timeout_s=10)
-            answer = await ours.call_address(where, payload(18, 0, {}), lane="a", timeout_s=10)
+                await ours.call(4, payload(18, 0, {}), lane="a", timeout_s=PATIENCE_S)
+            answer = await ours.call_address(where, payload(18, 0, {}), lane="a", timeout_s=PATIENCE_S)
             assert answer
             ours.close()
 
@@ -369,13 +377,17 @@ def test_another_node_at_the_address_is_not_taken_for_the_one_that_was_called():
 
 
 def test_a_handshake_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(links, "CONNECT_SECONDS", 1.0)
+    class Network(SocketNetwork):
+        async def connect(self, *arguments: Any) -> asyncio.Transport:
+            made = await super().connect(*arguments)
+            monkeypatch.setattr(links, "CONNECT_SECONDS", 0.05)  # from now on
+            return made
 
     async def test() -> None:
         async with stub(echo, greet=False) as (where, _):
-            ours = new_links({2: where}, Membership(1, "c", "s"))
+            ours = new_links({2: where}, Membership(1, "c", "s"), Network(HOST))
             with pytest.raises(LinkError, match="handshake"):
-                await ours.call(2, request(1), lane="a", timeout_s=20)
+                await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
             ours.close()
 
     run(test)
@@ -387,10 +399,10 @@ def test_a_lane_holds_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch):
     async def test() -> None:
         async with stub(lambda frame: None) as (where, _):
             ours = new_links({2: where}, Membership(1, "c", "s"))
-            tasks = [asyncio.create_task(ours.call(2, request(1), lane="a", timeout_s=20)) for _ in range(3)]
+            tasks = [asyncio.create_task(ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)) for _ in range(3)]
             await asyncio.sleep(0)
             with pytest.raises(LinkError, match="too much"):
-                await ours.call(2, request(1), lane="a", timeout_s=20)
+                await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
             ours.close()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(each, LinkError) for each in ended)
@@ -402,7 +414,7 @@ def test_calls_leave_from_the_nodes_own_address():
     async def test() -> None:
         async with stub(echo) as (where, made):
             ours = new_links({2: where}, Membership(1, "c", "s"), SocketNetwork("127.0.0.5"))
-            await ours.call(2, request(1), lane="a", timeout_s=20)
+            await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
             assert made[0].transport.get_extra_info("peername")[0] == "127.0.0.5"
             ours.close()
 
@@ -420,7 +432,7 @@ def test_an_answerer_that_speaks_nonsense_is_hung_up_on(noise: bytes):
         await listening.start()
         ours = new_links({2: (HOST, listening.port)}, Membership(1, "c", "s"))
         with pytest.raises(LinkError):
-            await ours.call(2, request(1), lane="a", timeout_s=20)
+            await ours.call(2, request(1), lane="a", timeout_s=PATIENCE_S)
         ours.close()
         listening.close()
 
