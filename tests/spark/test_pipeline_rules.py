@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 pytest.importorskip("pyspark")
@@ -291,6 +293,7 @@ def test_a_shape_is_what_all_samples_have_in_common() -> None:
     assert shape_of([b"x", b"1", b'{"a": 1}'], mostly=False) == {"a": "long"}
 
 
+@examples(deadline=None)
 @given(st.lists(st.binary(max_size=20)))
 def test_a_shape_can_be_asked_of_any_bytes(values: list[bytes]) -> None:
     shape_of(values)
@@ -328,7 +331,7 @@ def test_the_last_error_stays_when_a_query_runs_again(tmp_path: Path, capsys: py
     State(tmp_path).write(name="p", state=FAILED, error="it is broken", queries=watch.queries)
     assert run(["pipeline", "status", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "p: failed" in out and "it is broken" in out and "the broker is away (0 s ago)" in out
+    assert "p: failed" in out and "it is broken" in out and re.search(r"the broker is away \(\d+ (s|min) ago\)", out)
 
 
 def test_a_verb_that_tells_errors_in_a_sentence_prints_no_traceback_of_pyspark() -> None:
