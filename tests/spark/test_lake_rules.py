@@ -217,6 +217,7 @@ def test_a_crash_in_the_middle_of_a_fold_changes_nothing(tmp_path: Path, monkeyp
 range_lists = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), max_size=20)
 
 
+@settings(deadline=None)
 @given(range_lists)
 def test_merging_ranges_loses_no_offset_and_no_row(sizes: list[tuple[int, int]]) -> None:
     ranges, at = [], 0

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.spark.ranges import OffsetRange, available, from_json, limited, tasks, to_json
@@ -9,6 +9,7 @@ places = st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 5))
 spans = st.dictionaries(places, st.tuples(st.integers(0, 10_000), st.integers(0, 5_000)), min_size=1)
 
 
+@settings(deadline=None)
 @given(st.dictionaries(places, st.integers(0, 1 << 60)))
 def test_offsets_survive_the_checkpoint(offsets):
     assert from_json(to_json(offsets)) == offsets
@@ -18,6 +19,7 @@ def test_offsets_are_written_like_those_of_the_kafka_connector():
     assert to_json({("t", 1): 5, ("t", 0): 3}) == {"t": {"0": 3, "1": 5}}
 
 
+@settings(deadline=None)
 @given(spans, st.integers(1, 10_000))
 def test_a_limit_is_kept_and_starves_no_partition(spans, most):
     start = {place: low for place, (low, _) in spans.items()}
@@ -36,6 +38,7 @@ def test_a_limit_is_split_in_proportion():
     assert limited(start, {("t", 0): 900, ("t", 1): 200}, 100) == {("t", 0): 90, ("t", 1): 110}
 
 
+@settings(deadline=None)
 @given(spans, st.none() | st.integers(1, 40), st.none() | st.integers(1, 500))
 def test_tasks_cover_every_offset_once_and_in_order(spans, min_partitions, max_records):
     ranges = [OffsetRange(*place, low, low + size) for place, (low, size) in spans.items()]

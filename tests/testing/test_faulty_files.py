@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.core.errors import DiskFailedError, DiskFullError
@@ -159,6 +159,7 @@ def test_a_cold_disk_makes_readers_wait_and_tells_who_waited() -> None:
     assert waits == [("read", "a/f"), ("sync", "a/f")]
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.lists(st.sampled_from(["append", "sync", "cut"]), max_size=30))
 def test_after_any_history_the_synced_prefix_survives(seed: int, history: list[str]) -> None:
     rng = Random(seed)
