@@ -14,7 +14,7 @@ def test_a_topic_of_the_fixture_takes_and_gives_messages(headrace: Headrace):
     SEEN.append(topic)
     producer = Producer({"bootstrap.servers": headrace.bootstrap_servers})
     producer.produce(topic, b"one", b"key")
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     consumer = Consumer(
         {
             "bootstrap.servers": headrace.bootstrap_servers,

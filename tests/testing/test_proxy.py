@@ -61,6 +61,22 @@ def values(proxy: Proxy, partition: int) -> list[int]:
     raise TimeoutError(f"no end after {len(found)} records")
 
 
+def await_decided(proxy: Proxy, partition: int) -> None:
+    """A commit is answered before its markers are written, and a reader of committed records ends before them."""
+    proxy.faults = Faults()
+    settings = {"bootstrap.servers": proxy.bootstrap_servers, "group.id": "audit", "log_level": 0}
+    levels = ("read_committed", "read_uncommitted")
+    clients = [Consumer({**settings, "isolation.level": level}) for level in levels]
+    deadline = time.monotonic() + 60
+    while True:
+        stable, end = (client.get_watermark_offsets(TopicPartition("t", partition), 60)[1] for client in clients)
+        if stable >= end:
+            break
+        assert time.monotonic() < deadline, "a transaction stays open"
+    for client in clients:
+        client.close()
+
+
 def was_bad(proxy: Proxy) -> bool:
     """Whether enough happened for the test to mean something. Slow machines make fewer, larger requests."""
     breaks = sum(proxy.counts[name] for name in ("lose_answer", "lose_request", "late"))
@@ -160,12 +176,13 @@ def test_confluent_kafka_commits_once_and_in_order():
     with behind(BAD) as proxy:
         settings = {"bootstrap.servers": proxy.bootstrap_servers, "transactional.id": "writer", "linger.ms": 0}
         client = Producer({**BRISK, **settings})
-        client.init_transactions(30)
+        client.init_transactions(120)
         expected = [number for number in range(150) if number % 4]
         for number in range(150):
             while not _transact(client, number, commit=bool(number % 4)):
                 pass
         for partition in range(2):
+            await_decided(proxy, partition)
             assert values(proxy, partition) == [number for number in expected for _ in range(3)]
         assert was_bad(proxy), proxy.counts
 
@@ -179,18 +196,18 @@ def _transact(client: Producer, number: int, *, commit: bool) -> bool:
     while True:
         try:
             if commit:
-                client.commit_transaction(30)
+                client.commit_transaction(120)
             else:
                 # Kafka refuses to abort what its coordinator has not heard of, and librdkafka does not survive that.
-                client.flush(30)
-                client.abort_transaction(30)
+                client.flush(120)
+                client.abort_transaction(120)
             return True
         except KafkaException as error:
             if error.args[0].retriable():
                 continue
             if not error.args[0].txn_requires_abort():
                 raise
-            client.abort_transaction(30)
+            client.abort_transaction(120)
             return not commit
 
 
