@@ -178,7 +178,7 @@ def test_a_producer_that_was_replaced_is_fenced(headrace) -> None:
 
 def test_a_transaction_that_takes_too_long_is_aborted_and_lets_readers_go_on(headrace) -> None:
     servers, topic = headrace.bootstrap_servers, headrace.topic()
-    slow = transactional(servers, headrace.name("t"), transaction_timeout_ms=3000)
+    slow = transactional(servers, headrace.name("t"), transaction_timeout_ms=2000)
     slow.begin_transaction()
     slow.produce(topic, b"slow")
     assert slow.flush(SECONDS) == 0
