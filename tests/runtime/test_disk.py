@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import resource
 import subprocess
@@ -28,9 +27,15 @@ def failing(error_number: int):
     return fail
 
 
-def open_descriptors() -> int:
-    gc.collect()  # trees of earlier tests
-    return len(os.listdir("/proc/self/fd"))
+def open_descriptors(root: Path) -> int:
+    """Of files below `root`: what other threads open and close does not count."""
+    found = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found += os.readlink(f"/proc/self/fd/{name}").startswith(f"{root.resolve()}/")
+        except FileNotFoundError:
+            pass  # it is closed by now
+    return found
 
 
 @pytest.fixture
@@ -139,8 +144,12 @@ def test_a_really_cold_file_is_read_in_a_worker_only(tmp_path: Path, mode: disk.
     found = file.read_now(500_000, 1000)
     if found is not None:
         pytest.skip("this file system keeps its pages")
-    assert file.read(500_000, 1000) == b"x" * 1000
-    assert file.read_now(500_000, 1000) == b"x" * 1000
+    for _ in range(10):  # a machine that is short of memory may have dropped it again
+        assert file.read(500_000, 1000) == b"x" * 1000
+        found = file.read_now(500_000, 1000)
+        if found is not None:
+            break
+    assert found == b"x" * 1000
 
 
 def test_without_kernel_support_only_what_was_just_written_counts_as_hot(
@@ -177,23 +186,22 @@ def test_mapped_reads_follow_growth_and_cuts(tmp_path: Path, monkeypatch: pytest
 
 def test_sealed_files_share_a_few_descriptors(tmp_path: Path) -> None:
     files = DiskFiles(str(tmp_path), open_files=8)
-    before = open_descriptors()
     opened = []
-    for number in range(100):
+    for number in range(30):
         file = files.open(f"{number}.log", create=True)
         file.append([b"%d" % number])
         file.sync()
         opened.append(file)
-    assert open_descriptors() - before <= 9
-    assert [file.read(0, 9) for file in opened] == [b"%d" % number for number in range(100)]
-    assert [file.read_now(0, 9) for file in opened] == [b"%d" % number for number in range(100)]
+    assert 0 < open_descriptors(tmp_path) <= 9
+    assert [file.read(0, 9) for file in opened] == [b"%d" % number for number in range(30)]
+    assert [file.read_now(0, 9) for file in opened] == [b"%d" % number for number in range(30)]
     for file in opened:
         file.append([b"!"])
         file.sync()
-    assert open_descriptors() - before <= 9
+    assert 0 < open_descriptors(tmp_path) <= 9
     for file in opened:
         file.close()
-    assert open_descriptors() == before
+    assert open_descriptors(tmp_path) == 0
     assert len(files.pool) == 0
 
 
@@ -283,6 +291,8 @@ def test_eviction_under_load_never_mixes_files_up(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     for turn in range(200):
+        if not any(thread.is_alive() for thread in threads):
+            break  # the disk is slow
         opened[turn % 12].append([b"more"])
         opened[turn % 12].sync()
     for thread in threads:

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 
@@ -23,8 +24,29 @@ class Settings:
     format: str = "json"
 
 
+class StoppedClock:
+    """The module's clock stands still, so that it does not matter how long a test takes."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(time, name)
+
+
 @pytest.fixture
-def stream():
+def clock(monkeypatch):
+    stopped = StoppedClock()
+    monkeypatch.setattr(logs, "time", stopped)
+    return stopped
+
+
+@pytest.fixture
+def stream(monkeypatch, clock):
+    monkeypatch.setattr(logs, "FLUSH_SECONDS", 60.0)
     root, own = logging.getLogger(), logging.getLogger("headrace")
     before = (root.level, own.level)
     text = io.StringIO()
@@ -35,13 +57,19 @@ def stream():
     own.setLevel(before[1])
 
 
+def configure(stream: io.StringIO, **settings: str) -> None:
+    logs.configure(Settings(**settings), stream)
+    here = threading.get_ident()
+    logs._writer.addFilter(lambda record: record.thread == here)  # a broker of other tests may say something, too
+
+
 def lines(stream: io.StringIO) -> list[dict]:
     logs.flush()
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def test_a_line_is_one_json_object_with_its_values(stream):
-    logs.configure(Settings(), stream)
+    configure(stream)
     logging.getLogger("headrace.storage").info("segment sealed", extra={"topic": "orders", "base_offset": 7})
     (line,) = lines(stream)
     assert line["event"] == "segment sealed"
@@ -51,7 +79,7 @@ def test_a_line_is_one_json_object_with_its_values(stream):
 
 
 def test_a_line_written_while_a_request_is_handled_carries_the_request(stream):
-    logs.configure(Settings(), stream)
+    configure(stream)
     token = REQUEST.set(RequestLine("Produce", 42, "app", "127.0.0.1:5000"))
     logging.getLogger("headrace.broker").warning("disk full")
     REQUEST.reset(token)
@@ -65,7 +93,7 @@ def test_a_line_written_while_a_request_is_handled_carries_the_request(stream):
 
 
 def test_a_traceback_stays_in_its_line(stream):
-    logs.configure(Settings(), stream)
+    configure(stream)
     try:
         raise RuntimeError("boom\nboom")
     except RuntimeError:
@@ -76,28 +104,26 @@ def test_a_traceback_stays_in_its_line(stream):
 
 @pytest.mark.parametrize("odd", ["\ud800", object(), {1: 2}, b"\xff", float("nan"), 2**80, {"a": {"\ud800"}}])
 def test_odd_values_never_lose_a_line(stream, odd):
-    logs.configure(Settings(), stream)
+    configure(stream)
     logging.getLogger("headrace.x").warning("odd", extra={"value": odd})
     assert "odd" in lines(stream)[0]["event"]
 
 
 def test_a_value_cannot_forge_a_standard_field(stream):
-    logs.configure(Settings(), stream)
+    configure(stream)
     logging.getLogger("headrace.x").warning("real", extra={"event": "forged", "level": "debug"})
     (line,) = lines(stream)
     assert (line["event"], line["level"]) == ("real", "warning")
     assert (line["event_"], line["level_"]) == ("forged", "debug")
 
 
-def test_a_flood_of_one_kind_becomes_a_few_lines_and_a_count(stream, monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    logs.configure(Settings(), stream)
+def test_a_flood_of_one_kind_becomes_a_few_lines_and_a_count(stream, clock):
+    configure(stream)
     log = logging.getLogger("headrace.kafka")
     for _ in range(1000):
         log.warning("bad frame", extra=limited("bad-frame", peer="x"))
     log.warning("other", extra=limited("other"))
-    now += logs.WINDOW_SECONDS + 1
+    clock.now += logs.WINDOW_SECONDS + 1
     logs.sweep()
     seen = lines(stream)
     assert [line["event"] for line in seen[:6]] == ["bad frame"] * logs.LINES_PER_WINDOW + ["other"]
@@ -109,14 +135,14 @@ def test_a_flood_of_one_kind_becomes_a_few_lines_and_a_count(stream, monkeypatch
 
 
 def test_a_flood_of_kinds_is_bounded(stream):
-    logs.configure(Settings(), stream)
+    configure(stream)
     for number in range(3 * logs.KINDS):
         logging.getLogger("headrace.kafka").warning("bad", extra=limited(f"kind-{number}"))
     assert len(lines(stream)) == logs.KINDS
 
 
 def test_other_libraries_are_limited_and_quiet(stream):
-    logs.configure(Settings(), stream)
+    configure(stream)
     for _ in range(50):
         logging.getLogger("uvicorn.error").warning("Invalid HTTP request received.")
     logging.getLogger("uvicorn.error").info("started")
@@ -124,7 +150,7 @@ def test_other_libraries_are_limited_and_quiet(stream):
 
 
 def test_pretty_lines_escape_control_characters(stream):
-    logs.configure(Settings(format="pretty"), stream)
+    configure(stream, format="pretty")
     logging.getLogger("headrace.x").warning("hello", extra={"client_id": "a\033[2Jb\n", "n": 1})
     logs.flush()
     text = stream.getvalue()
@@ -134,7 +160,7 @@ def test_pretty_lines_escape_control_characters(stream):
 
 
 def test_the_level_holds_back_lesser_lines(stream):
-    logs.configure(Settings(level="error"), stream)
+    configure(stream, level="error")
     logging.getLogger("headrace.x").warning("no")
     logging.getLogger("headrace.x").error("yes")
     assert [line["event"] for line in lines(stream)] == ["yes"]
@@ -165,7 +191,7 @@ def test_the_last_lines_are_written_before_the_process_ends():
     code = (
         "import logging; from headrace.runtime import logs\n"
         "class S: level='info'; format='auto'\n"
-        "logs.configure(S())\n"
+        "logs.FLUSH_SECONDS = 60.0; logs.configure(S())\n"
         "[logging.getLogger('headrace.x').info('line', extra={'n': n}) for n in range(500)]\n"
     )
     process = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=60, check=True)

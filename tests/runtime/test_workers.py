@@ -41,13 +41,13 @@ def test_close_waits_for_what_has_begun() -> None:
 
     def work() -> None:
         begun.set()
-        may_end.wait(10)
+        may_end.wait(60)
         ended.set()
 
     async def main() -> None:
         workers = ThreadWorkers(1)
         under_way = workers.run(work)
-        begun.wait(10)
+        begun.wait(60)
         may_end.set()
         workers.close()
         assert ended.is_set()
