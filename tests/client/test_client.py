@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from types import SimpleNamespace
+
+import confluent_kafka
 import pytest
 
-from headrace.client import ClientError, Connection, Consumer, Producer, Range, Reader, UnreachableError
+from headrace.client import ClientError, Connection, Consumer, Groups, Producer, Range, Reader, UnreachableError, groups
 from headrace.client.connection import addresses
 from headrace.core.errors import ConfigError
 
@@ -171,3 +175,39 @@ def test_properties_win_over_everything(monkeypatch):
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", "elsewhere:1")
     assert Connection().address == "elsewhere:1"
     assert Connection("here:2", {"client.id": "me"}).config(acks="1")["client.id"] == "me"
+
+
+@pytest.fixture
+def pending(headrace, bootstrap):
+    """A group with offset 3, and a transaction of the producer's that is to make it 7."""
+    topic, group = headrace.topic("pending"), headrace.group()
+    Groups(bootstrap).set_offsets(group, {(topic, 0): 3})
+    client = {"bootstrap.servers": headrace.bootstrap_servers}
+    producer = confluent_kafka.Producer({**client, "transactional.id": group})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    consumer = confluent_kafka.Consumer({**client, "group.id": group})
+    metadata = consumer.consumer_group_metadata()
+    consumer.close()
+    producer.send_offsets_to_transaction([confluent_kafka.TopicPartition(topic, 0, 7)], metadata, 60)
+    return topic, group, producer
+
+
+def test_offsets_of_a_transaction_that_ends_are_waited_for(bootstrap, pending, monkeypatch):
+    """Its commit is answered before they can be read."""
+    topic, group, producer = pending
+    ends = [lambda: producer.commit_transaction(60)]
+    clock = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: ends.pop()() if ends else None)
+    monkeypatch.setattr(groups, "time", clock)
+    assert Groups(bootstrap).commits(group, stable=True) == {(topic, 0): (7, "")}
+    assert not ends, "it did not wait"
+
+
+def test_offsets_of_a_transaction_that_stays_open_are_not_waited_for_in_vain(bootstrap, pending, monkeypatch):
+    topic, group, producer = pending
+    ticks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) * 40.0, sleep=lambda _: None)
+    monkeypatch.setattr(groups, "time", clock)
+    assert Groups(bootstrap).commits(group, stable=True) == {(topic, 0): (3, "")}
+    assert next(ticks) == 3  # looks at the clock
+    producer.abort_transaction(60)

@@ -18,9 +18,11 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from headrace import Broker
+from headrace.client import Connection, Groups
 
 TOO_LATE = "Python worker failed to connect back"
-OPEN_SECONDS = 20.0
+ATTEMPTS = 3
+OPEN_SECONDS = 60.0
 _numbers = itertools.count()
 
 
@@ -50,14 +52,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Spark gives a new Python process ten seconds to call back, and no setting changes that: then, try once more."""
+    """Spark gives a new Python process ten seconds to call back, and no setting changes that: then, try again."""
     if not item.path.is_relative_to(Path(__file__).parent) or not isinstance(item, pytest.Function):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     reports = runtestprotocol(item, log=False, nextitem=nextitem)
-    if any(each.failed and TOO_LATE in each.longreprtext for each in reports):
-        item._initrequest()
-        reports = runtestprotocol(item, log=False, nextitem=nextitem)
+    for _ in range(ATTEMPTS - 1):
+        if any(each.failed and TOO_LATE in each.longreprtext for each in reports):
+            item._initrequest()
+            reports = runtestprotocol(item, log=False, nextitem=nextitem)
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -138,13 +141,13 @@ class Kafka:
             }
         )
         consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])
-        found, open_partitions = [], partitions
-        while open_partitions:
+        found, left = [], set(range(partitions))
+        while left:
             message = consumer.poll(60)
             assert message is not None, "the plain consumer waits in vain"
             if message.error():
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                open_partitions -= 1
+                left.discard(message.partition())
                 continue
             kind, timestamp_ms = message.timestamp()
             headers = None if message.headers() is None else tuple(message.headers())
@@ -177,6 +180,11 @@ class Kafka:
                 time.sleep(0.02)
         for client in clients:
             client.close()
+
+    def marked(self, group: str) -> dict[tuple[str, int], int]:
+        """What a group has committed, also in a transaction whose end was just answered."""
+        found = Groups(Connection(self.bootstrap, timeout_s=60)).commits(group, stable=True)
+        return {place: offset for place, (offset, _) in found.items()}
 
     def committed(self, group: str, topic: str, partitions: int = 1) -> list[int]:
         consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": group})
@@ -226,7 +234,7 @@ class Stream:
         """Run once over what is there."""
         rows: list[tuple[Any, ...]] = []
         query = self.start(rows, available_now=True, **options)
-        assert query.awaitTermination(200)
+        assert query.awaitTermination(500)
         return rows
 
 

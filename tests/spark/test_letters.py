@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,25 @@ import yaml
 pytest.importorskip("deltalake")
 
 import pyarrow as pa
-from confluent_kafka import ConsumerGroupTopicPartitions
 
 from headrace.cli import run as command
+from headrace.client import Connection
 from headrace.core.errors import ConfigError
 from headrace.spark.lake import Table, arrow_table
+from headrace.spark.pipeline import letters as box
 from headrace.spark.pipeline import runner, sinks
 from headrace.spark.pipeline.config import load, parse
 from headrace.spark.pipeline.letters import DeadLetters
 from headrace.spark.pipeline.lineage import couriers
 from headrace.spark.pipeline.runner import Runner
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(900)]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The verbs wait five seconds for an answer: enough for people, not for a busy machine."""
+    monkeypatch.setattr(box, "Connection", partial(Connection, timeout_s=60))
 
 
 def document(kafka: Any, topic: str, sink: dict[str, Any], **decode: str) -> dict[str, Any]:
@@ -48,8 +56,7 @@ def committed(kafka: Any, prefix: str) -> dict[str, int]:
     groups = [each.group_id for each in kafka.admin.list_consumer_groups().result(60).valid]
     found: dict[str, int] = {}
     for name in (each for each in groups if each.startswith(prefix)):
-        asked = kafka.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)])
-        found |= {each.topic: each.offset for each in asked[name].result(60).topic_partitions}
+        found |= {topic: offset for (topic, _), offset in kafka.marked(name).items()}
     return found
 
 

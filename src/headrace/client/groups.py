@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,9 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, To
 
 from headrace.client.admin import Admin, Place
 from headrace.client.connection import Connection
-from headrace.client.errors import ClientError
+from headrace.client.errors import ClientError, translate
 
+PAUSE_S = 0.05
 KINDS = ("classic", "consumer")
 STATES = ("stable", "empty", "preparing-rebalance", "completing-rebalance", "assigning", "reconciling", "dead")
 
@@ -135,12 +137,32 @@ class Groups:
         except ClientError:
             return None
 
-    def commits(self, name: str) -> dict[Place, tuple[int, str]]:
-        """Committed offset and metadata by partition."""
+    def commits(self, name: str, *, stable: bool = False) -> dict[Place, tuple[int, str]]:
+        """Committed offset and metadata by partition.
+
+        `stable`: if a transaction is about to change them, see first what becomes of it, if it does not take too long.
+        A commit is answered before its offsets can be read.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while stable:
+            try:
+                return self._commits(name, stable=True)
+            except ClientError as error:
+                if error.code != "UNSTABLE_OFFSET_COMMIT":
+                    raise
+            stable = time.monotonic() < deadline
+            time.sleep(PAUSE_S)
+        return self._commits(name, stable=False)
+
+    def _commits(self, name: str, *, stable: bool) -> dict[Place, tuple[int, str]]:
+        doing = f"fetch offsets of group {name}"
         futures = self.admin.client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(name)], request_timeout=self._timeout_s
+            [ConsumerGroupTopicPartitions(name)], require_stable=stable, request_timeout=self._timeout_s
         )
-        answer = self.admin.wait(futures[name], f"fetch offsets of group {name}")
+        answer = self.admin.wait(futures[name], doing)
+        for each in answer.topic_partitions:
+            if stable and each.error is not None:
+                raise translate(each.error, doing)
         return {
             (each.topic, each.partition): (each.offset, each.metadata or "")
             for each in answer.topic_partitions

@@ -191,7 +191,8 @@ class DeadLetters:
         return sent
 
     def _done(self, name: str) -> dict[Place, int]:
-        return {where: offset for where, (offset, _) in Groups(self._connection).commits(self._group(name)).items()}
+        commits = Groups(self._connection).commits(self._group(name), stable=True)  # of a replay that has just ended
+        return {where: offset for where, (offset, _) in commits.items()}
 
     def _group(self, name: str) -> str:
         return f"{PREFIX}dlq-{self._name}-{name}"
