@@ -46,7 +46,7 @@ def class_path(request: pytest.FixtureRequest) -> str:
             pytest.skip("Maven took too long; is its repository within reach?")
         if copied.returncode:
             pytest.skip(f"Maven failed: {copied.stdout.strip()[-300:]}")
-        compiled = _run(["javac", "-cp", f"{home}/lib/*", "-d", f"{home}/classes", *map(str, sources)], 60)
+        compiled = _run(["javac", "-cp", f"{home}/lib/*", "-d", f"{home}/classes", *map(str, sources)], 300)
         assert compiled.returncode == 0, compiled.stderr
         (home / "made").touch()
     return found

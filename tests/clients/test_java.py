@@ -18,7 +18,7 @@ SCENARIOS = [*re.findall(r'ALL\.put\("(\w+)"', SOURCE.read_text()), "gzip", "sna
 def results(class_path: str, headrace_broker) -> dict[str, str]:
     """What the only run said about each scenario."""
     command = ["java", "-Xmx256m", "-cp", class_path, "Scenarios", headrace_broker.bootstrap_servers, "java"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     lines = [line.split(" ", 2) for line in done.stdout.splitlines()]
     assert lines, done.stderr
     return {name.rstrip(":"): f"{verdict} {rest}" for verdict, name, rest in lines}

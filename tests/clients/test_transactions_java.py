@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -23,7 +24,7 @@ COUNT = 60
 
 def java(class_path: str, *arguments: str) -> list[str]:
     command = ["java", "-Xmx256m", "-cp", class_path, "Transactions", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout.splitlines()
 
@@ -40,17 +41,29 @@ def test_java(results: dict[str, str], name: str):
     assert results[name].startswith("PASS"), results[name]
 
 
-def committed(bootstrap_servers: str, topic: str, partition: int) -> list[str]:
-    client = Consumer(
+def reader(bootstrap_servers: str, isolation: str) -> Consumer:
+    return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "group.id": "audit",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
             "log_level": 0,
         }
     )
-    client.assign([TopicPartition(topic, partition, 0)])
+
+
+def committed(bootstrap_servers: str, topic: str, partition: int) -> list[str]:
+    """All that is committed. A commit is answered before its markers are written: wait for them."""
+    client, careless = (reader(bootstrap_servers, f"read_{kind}") for kind in ("committed", "uncommitted"))
+    place = TopicPartition(topic, partition, 0)
+    end = careless.get_watermark_offsets(place, 60)[1]
+    careless.close()
+    deadline = time.monotonic() + 60
+    while client.get_watermark_offsets(place, 60)[1] < end:
+        assert time.monotonic() < deadline, f"{topic} has an open transaction"
+        time.sleep(0.02)
+    client.assign([place])
     found = []
     while (message := client.poll(60)) is not None:
         if message.error() is None:

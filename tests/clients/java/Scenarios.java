@@ -55,7 +55,7 @@ public class Scenarios {
         void run() throws Exception;
     }
 
-    static final int PATIENCE = 20;
+    static final int PATIENCE = 60;
     static final Map<String, Scenario> ALL = new LinkedHashMap<>();
     static String bootstrap;
     static String prefix;
@@ -242,7 +242,7 @@ public class Scenarios {
 
     static void autoCreatedAndInvalidTopics() throws Exception {
         String topic = prefix + "-auto";
-        try (KafkaProducer<byte[], byte[]> producer = producer("max.block.ms", "10000")) {
+        try (KafkaProducer<byte[], byte[]> producer = producer("max.block.ms", "60000")) {
             get(producer.send(new ProducerRecord<>(topic, bytes("first"))));
             fails(InvalidTopicException.class, () -> get(producer.send(new ProducerRecord<>("not a name", bytes("v")))));
         }
