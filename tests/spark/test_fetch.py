@@ -144,9 +144,33 @@ def test_a_broker_that_does_not_know_a_topic_yet_is_asked_again(kafka, topic, mo
         return answer._replace(error_code=codes.get(len(calls), answer.error_code))
 
     monkeypatch.setattr(fetch, "read_answer", forgetful)
+    monkeypatch.setattr(fetch, "_SILENCE_MS", 120_000)  # a busy machine's silence is not the broker's
     options = options_of(kafka.bootstrap, failOnDataLoss="false")
     assert offsets_of(Fetcher(task_of(options, topic, 3, 10), SCHEMA, options).batches()) == list(range(3, 10))
     assert len(calls) >= 3
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("question", ["partitions", "offsets"])
+def test_a_topic_that_is_deleted_while_its_offsets_are_looked_up_is_lost_too(
+    kafka, topic, monkeypatch, question, strict
+):
+    brief = {"kafkaConsumer.pollTimeoutMs": "100", "failOnDataLoss": str(strict).lower()}
+    options = options_of(kafka.bootstrap, **brief)
+    fetcher = Fetcher(task_of(options, topic, 20, 25), SCHEMA, options)  # beyond its end
+    real = getattr(Cluster, question)
+
+    def late(*given):
+        monkeypatch.undo()
+        kafka.delete(topic)
+        return real(*given)
+
+    monkeypatch.setattr(Cluster, question, late)
+    if strict:
+        with pytest.raises(LostRecordsError, match="does not exist any more"):
+            list(fetcher.batches())
+    else:
+        assert list(fetcher.batches()) == []
 
 
 def test_a_deleted_topic_is_an_error_or_nothing(kafka, topic):
@@ -184,13 +208,13 @@ def test_a_broker_that_restarts_is_waited_for(kafka, tmp_path):
 def test_transactions_are_read_when_they_are_committed(kafka):
     topic = kafka.topic()
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     for outcome in ("commit", "abort", "commit"):
         producer.begin_transaction()
         for index in range(3):
             producer.produce(topic, b"%s-%d" % (outcome.encode(), index), partition=0)
-        producer.flush(20)  # or else an abort forgets what was not sent yet
-        (producer.commit_transaction if outcome == "commit" else producer.abort_transaction)(20)
+        producer.flush(60)  # or else an abort forgets what was not sent yet
+        (producer.commit_transaction if outcome == "commit" else producer.abort_transaction)(60)
     expected = [(row[4], row[1]) for row in kafka.rows(topic)]
     assert len(expected) == 6
     for more, count in (({}, 6), ({"kafka.isolation.level": "read_uncommitted"}, 9)):

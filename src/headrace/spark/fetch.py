@@ -185,24 +185,26 @@ class Fetcher:
             self._wait(PassingError(f"{self._name} has nothing to read at {self._offset}"), silent_ms, pause=False)
 
     def _take_fault(self, answer: Answer) -> None:
-        code = answer.error_code
-        if code == ErrorCode.offset_out_of_range:
-            cluster, places = self._look()
-            first = cluster.offsets(places, dict.fromkeys(places, EARLIEST))
-            start = next(iter(first.values()))
-            silent_ms = self._silent_ms()
-            if start > self._offset:
-                self._lost(f"starts at {start} now", min(start, self._task.end))
-            elif self._is_beyond_doubt(silent_ms):
-                self._lost("is shorter now", self._task.end)
-            else:
-                self._wait(PassingError(f"{self._name} is shorter than {self._offset}"), silent_ms)
-            return
         try:
-            raise_for(code, f"read {self._name}")
+            if answer.error_code == ErrorCode.offset_out_of_range:
+                self._take_wrong_offset()
+            else:
+                raise_for(answer.error_code, f"read {self._name}")
         except MissingError as error:
-            # What this broker does not know, the cluster may.
+            # What this broker does not know (any more), the cluster may.
             raise PassingError(str(error), error.code) from None
+
+    def _take_wrong_offset(self) -> None:
+        cluster, places = self._look()
+        first = cluster.offsets(places, dict.fromkeys(places, EARLIEST))
+        start = next(iter(first.values()))
+        silent_ms = self._silent_ms()
+        if start > self._offset:
+            self._lost(f"starts at {start} now", min(start, self._task.end))
+        elif self._is_beyond_doubt(silent_ms):
+            self._lost("is shorter now", self._task.end)
+        else:
+            self._wait(PassingError(f"{self._name} is shorter than {self._offset}"), silent_ms)
 
     def _silent_ms(self) -> float:
         """Read once per decision: what is lost must not turn into "no answer" between two looks at the clock."""

@@ -237,9 +237,16 @@ class StreamOffsets(OffsetReader):
         while True:
             places, missing = self._look()
             self._notice_recreated(places)
-            latest = self.at(places, LATEST)
-            faults = [*missing, *self._faults(start, places, latest)]
             doubts -= 1
+            try:
+                latest = self.at(places, LATEST)
+            except MissingError:  # deleted since we looked, or its leader has not heard of it
+                if not doubts:
+                    raise
+                self._partitions = {}
+                time.sleep(_DOUBT_SECONDS)
+                continue
+            faults = [*missing, *self._faults(start, places, latest)]
             if not doubts or all(fault.is_certain or fault.sentence in self._told for fault in faults):
                 break
             self._partitions = {}
