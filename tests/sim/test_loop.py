@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
+import warnings
 
 import pytest
 
@@ -93,3 +96,36 @@ def test_a_deadline_of_asyncio_works_in_virtual_time() -> None:
 
     with pytest.raises(TimeoutError):
         run(main())
+
+
+@pytest.mark.parametrize("end", ["killed", "killed while paused", "before the end", "after the end"])
+def test_a_task_that_never_begins_is_no_coroutine_that_was_forgotten(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = SimLoop()
+    seen: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+
+    async def work() -> None:
+        raise AssertionError("nothing of it runs")
+
+    async def main() -> None:
+        owner = Owner("process")
+        if end == "killed while paused":
+            loop.pause(owner)
+        owner.context.run(loop.create_task, work())
+        if end == "killed while paused":
+            await asyncio.sleep(1)
+        loop.kill(owner)
+        await asyncio.sleep(1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        if end.startswith("killed"):
+            run(main(), loop)
+        elif end == "before the end":
+            loop.create_task(work())
+        loop.close()
+        if end == "after the end":
+            loop.create_task(work())
+        loop.forget_the_dead()
+        gc.collect()
+    assert seen == []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -81,7 +82,9 @@ class SimLoop(asyncio.AbstractEventLoop):
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> events.Handle:
         turn = Turn(callback, args, self, context)
-        if not self._closed:
+        if self._closed:
+            _drop(turn)
+        else:
             self._ready.append(turn)
         return turn
 
@@ -122,6 +125,7 @@ class SimLoop(asyncio.AbstractEventLoop):
             owner = handle._context.get(OWNER)  # type: ignore[attr-defined]
             if owner is not None:
                 if not owner.alive:
+                    _drop(handle)
                     continue
                 if owner.paused:
                     owner.held.append(handle)
@@ -144,6 +148,8 @@ class SimLoop(asyncio.AbstractEventLoop):
     def kill(self, owner: Owner) -> None:
         owner.alive = False
         self._graveyard += [owner, *owner.held]
+        for handle in owner.held:
+            _drop(handle)
         owner.held = []
 
     def bury(self, what: object) -> None:
@@ -183,6 +189,8 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def close(self) -> None:
         self._closed = True
+        for handle in self._ready:
+            _drop(handle)
         self._ready.clear()
         self._timers.clear()
 
@@ -223,3 +231,12 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         if self._handler is not None and not self._closed:
             self._handler(self, context)
+
+
+def _drop(handle: events.Handle) -> None:
+    """It will never run. A task that has not begun is closed, or Python would complain that nobody awaited it."""
+    task = getattr(handle._callback, "__self__", None)  # type: ignore[attr-defined]
+    if isinstance(task, asyncio.Task):
+        coroutine = task.get_coro()
+        if inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            coroutine.close()
