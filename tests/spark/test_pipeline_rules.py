@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +29,8 @@ from headrace.spark.lake import TableError
 from headrace.spark.offsets import LostRecordsError
 from headrace.spark.pipeline import ready
 from headrace.spark.pipeline.config import FILE, load, parse, to_document
-from headrace.spark.pipeline.runner import cause, is_lasting
-from headrace.spark.pipeline.state import DEAD, FAILED, NEVER, RUNNING, STOPPED, RunningError, State
+from headrace.spark.pipeline.runner import Runner, cause, is_lasting
+from headrace.spark.pipeline.state import DEAD, FAILED, FINISHED, NEVER, RUNNING, STOPPED, RunningError, State
 from headrace.spark.pipeline.watch import counted
 from headrace.spark.session import settings, with_retries
 from headrace.spark.sink_marker import ReplayError
@@ -332,6 +333,39 @@ def test_the_last_error_stays_when_a_query_runs_again(tmp_path: Path, capsys: py
     assert run(["pipeline", "status", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "p: failed" in out and "it is broken" in out and re.search(r"the broker is away \(\d+ (s|min) ago\)", out)
+
+
+def test_what_spark_tells_late_does_not_bring_back_a_pipeline_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's thread is held up with the news that it runs, while the runner tells that it has ended."""
+    runner: Any = Runner(parse(copy.deepcopy(GOOD)), tmp_path, SimpleNamespace())  # type: ignore[arg-type]
+    write, ending = State.write, threading.Thread(target=lambda: runner._tell(last=True))
+
+    def slow_write(self: State, **fields: Any) -> None:
+        if fields["state"] == RUNNING:
+            runner._current = FINISHED
+            ending.start()
+            ending.join(0.3)  # it would have the time to overtake
+        write(self, **fields)
+
+    monkeypatch.setattr(State, "write", slow_write)
+    runner._tell()
+    ending.join()
+    assert State(tmp_path).read()["state"] == FINISHED
+    runner._current = STOPPED
+    runner._tell()
+    assert State(tmp_path).read()["state"] == FINISHED, "that was the last word"
+
+
+def test_what_is_told_of_queries_does_not_change_while_it_is_written() -> None:
+    from headrace.spark.pipeline.watch import Watch
+
+    watch = Watch(lambda: None)
+    watch.follow("id", "q")
+    told = watch.told()
+    watch.catch_up("q", [SimpleNamespace(json=json.dumps(progress(0, 10)))])
+    assert (told["q"]["rows"], watch.told()["q"]["rows"]) == (0, 10)
 
 
 def test_a_verb_that_tells_errors_in_a_sentence_prints_no_traceback_of_pyspark() -> None:

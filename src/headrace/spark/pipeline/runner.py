@@ -11,6 +11,7 @@ Rules:
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,8 @@ class Runner:
         self._failures: dict[str, tuple[int, int]] = {}  # in a row, and at which batch
         self._began_at = 0.0
         self._current = states.RUNNING
+        self._telling = threading.Lock()
+        self._told_all = False
         self._error = ""
         self.stop_asked = False  # set from a signal handler
 
@@ -101,7 +104,7 @@ class Runner:
             finally:
                 self._stop_all()
                 self._spark.streams.removeListener(self._watch)
-                self._tell()
+                self._tell(last=True)
 
     @property
     def queries(self) -> dict[str, dict[str, Any]]:
@@ -232,16 +235,21 @@ class Runner:
                 time.sleep(LOOK_SECONDS)
             query.stop()
 
-    def _tell(self) -> None:
-        self._state.write(
-            name=self._pipeline.name,
-            state=self._current,
-            error=self._error,
-            started_at=self._began_at,
-            once=self._once,
-            broker=self._pipeline.broker,
-            queries=self._watch.queries,
-        )
+    def _tell(self, *, last: bool = False) -> None:
+        """Called by Spark's thread, too: what is told last is the newest, and nothing is told after the end."""
+        with self._telling:
+            if self._told_all:
+                return
+            self._told_all = last
+            self._state.write(
+                name=self._pipeline.name,
+                state=self._current,
+                error=self._error,
+                started_at=self._began_at,
+                once=self._once,
+                broker=self._pipeline.broker,
+                queries=self._watch.told(),
+            )
 
 
 def is_lasting(message: str) -> bool:

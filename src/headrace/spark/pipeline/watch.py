@@ -5,6 +5,7 @@ Rules:
 - The last error of a query stays, with its time, until there is another: also when the query runs again, and for the
   next run of the pipeline.
 - Nothing here may raise into Spark.
+- Spark tells in a thread of its own: whoever looks at the numbers takes a copy (`told`).
 """
 
 from __future__ import annotations
@@ -36,8 +37,14 @@ class Watch(StreamingQueryListener):
 
     def follow(self, query_id: str, name: str) -> None:
         """Watch a query. Others in the same session are none of our business."""
-        self._names[query_id] = name
-        self._entry(name)
+        with self._lock:
+            self._entry(name)
+            self._names[query_id] = name
+
+    def told(self) -> dict[str, dict[str, Any]]:
+        """The documents as they are now."""
+        with self._lock:
+            return {name: dict(entry) for name, entry in self.queries.items()}
 
     def _entry(self, name: str) -> dict[str, Any]:
         if name not in self.queries:
@@ -54,7 +61,8 @@ class Watch(StreamingQueryListener):
         return self.queries[name]
 
     def fail(self, name: str, error: str) -> None:
-        self._entry(name).update(error=error, error_at=time.time(), rate=0.0)
+        with self._lock:
+            self._entry(name).update(error=error, error_at=time.time(), rate=0.0)
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         """Nothing yet: `follow` comes from whoever started it."""
@@ -67,7 +75,8 @@ class Watch(StreamingQueryListener):
                 self._take(self.queries[name], progress)
                 self._changed()
         except Exception as error:  # at the edge: a listener must not break Spark's bus
-            self.queries.setdefault("watch", {})["error"] = repr(error)
+            with self._lock:
+                self.queries.setdefault("watch", {})["error"] = repr(error)
 
     def catch_up(self, name: str, recent: Iterable[Any]) -> None:
         """Take what a query that has ended knows and Spark has not told yet."""
@@ -98,7 +107,8 @@ class Watch(StreamingQueryListener):
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         name = self._names.get(str(event.id))
         if name is not None:
-            self.queries[name].update(rate=0.0, lag=0)
+            with self._lock:
+                self.queries[name].update(rate=0.0, lag=0)
             self._changed()
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
