@@ -181,7 +181,7 @@ async def test_a_consumer_can_seek_pause_and_resume(headrace):
 
 async def member(headrace, group: str, topic: str, seen: list, owned: list[int], ending: asyncio.Event) -> None:
     """Takes, remembers and commits until it is told to stop."""
-    settings = {"group_id": group, "heartbeat_interval_ms": 200, "session_timeout_ms": 10_000, "max_poll_records": 5}
+    settings = {"group_id": group, "heartbeat_interval_ms": 200, "session_timeout_ms": 30_000, "max_poll_records": 5}
     async with consumer(headrace, topic, **settings) as client:
         while not ending.is_set():
             for records in (await client.getmany(timeout_ms=50)).values():

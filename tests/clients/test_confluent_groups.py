@@ -52,6 +52,7 @@ class Member:
             "session.timeout.ms": 15_000,
         }
         self.topic = topic
+        self.passing: set[int] = set()  # errors that it gets over by itself
         self.seen: list[Place] = []
         self.assigned: list[set[int]] = []
         self.revoked: list[set[int]] = []
@@ -74,7 +75,7 @@ class Member:
     def step(self) -> None:
         """Take one message, if there is one, and commit it."""
         message = self.client.poll(0.005)
-        if message is not None:
+        if message is not None and (message.error() is None or message.error().code() not in self.passing):
             assert message.error() is None, message.error()
             self.seen.append((message.partition(), message.offset()))
             self._uncommitted.append(message)
@@ -214,6 +215,7 @@ def test_a_silent_member_is_dropped_after_its_session(headrace):
     first = Member(headrace, group, topic)
     run([first], lambda: len(first.owned) == 2)
     silent = Member(headrace, group, topic, max_poll_interval_ms=6000, session_timeout_ms=6000)
+    silent.passing = {KafkaError._MAX_POLL_EXCEEDED}  # a slow machine may keep it from polling too early
     run([first, silent], lambda: len(first.owned) == 1 and len(silent.owned) == 1)
     run([first], lambda: len(first.owned) == 2)  # `silent` stops polling: librdkafka leaves for it
     first.client.close()

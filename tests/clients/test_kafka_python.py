@@ -192,7 +192,7 @@ class Member(threading.Thread):
         self.ending = threading.Event()
         self.failure: Exception | None = None
         self.client = reader(
-            headrace, topic, group_id=group, heartbeat_interval_ms=200, session_timeout_ms=10_000, max_poll_records=5
+            headrace, topic, group_id=group, heartbeat_interval_ms=200, session_timeout_ms=30_000, max_poll_records=5
         )
 
     def run(self) -> None:

@@ -19,7 +19,7 @@ SCENARIOS = re.findall(
     r"^  (?:async )?(\w+)(?:: \(scene\)|\(scene\) \{)", SCRIPT.read_text().split("const scenarios")[1], re.M
 )
 INSTALL_SECONDS = 100
-SCENARIO_SECONDS = 110
+SCENARIO_SECONDS = 200
 
 
 @pytest.fixture(scope="session")

@@ -16,11 +16,12 @@ pytestmark = [
 ]
 
 QUICK = ("-X", "fetch.wait.max.ms=50", "-X", "topic.metadata.refresh.interval.ms=500")
+PATIENT = ("-m", "60")  # with metadata, in seconds
 
 
 def kcat(headrace, *args: str, stdin: bytes = b"", check: bool = True) -> subprocess.CompletedProcess[bytes]:
     done = subprocess.run(
-        [str(KCAT), "-b", headrace.bootstrap_servers, *QUICK, *args],
+        [str(KCAT), "-b", headrace.bootstrap_servers, *QUICK, *PATIENT, *args],
         input=stdin,
         capture_output=True,
         timeout=100,
@@ -108,7 +109,7 @@ def test_a_topic_comes_into_being_when_it_is_produced_to(headrace):
 
 def test_a_group_goes_on_where_it_stopped(headrace):
     topic, group = headrace.topic(partitions=2), headrace.group()
-    quick = ("-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=6000", "-X", "heartbeat.interval.ms=200")
+    quick = ("-X", "auto.offset.reset=earliest", "-X", "session.timeout.ms=10000", "-X", "heartbeat.interval.ms=200")
     kcat(headrace, "-P", "-t", topic, stdin=b"\n".join(b"%d" % n for n in range(50)))
     first = kcat(headrace, "-G", group, *quick, "-q", "-e", topic).stdout.split()
     kcat(headrace, "-P", "-t", topic, stdin=b"more\nand more")

@@ -8,12 +8,12 @@ const SnappyCodec = require("kafkajs-snappy");
 
 CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec;
 
-const GROUP_TIMES = { sessionTimeout: 10000, heartbeatInterval: 200, rebalanceTimeout: 10000, maxWaitTimeInMs: 50 };
+const GROUP_TIMES = { sessionTimeout: 30000, heartbeatInterval: 200, rebalanceTimeout: 30000, maxWaitTimeInMs: 50 };
 
 class Scene {
   constructor(bootstrap, prefix) {
     this.prefix = prefix;
-    this.kafka = new Kafka({ clientId: "kafkajs", brokers: [bootstrap], logLevel: logLevel.NOTHING, retry: { retries: 4, initialRetryTime: 50 } });
+    this.kafka = new Kafka({ clientId: "kafkajs", brokers: [bootstrap], logLevel: logLevel.NOTHING, connectionTimeout: 30000, retry: { retries: 8, initialRetryTime: 50 } });
     this.open = [];
   }
   async client(made) {
@@ -30,7 +30,7 @@ class Scene {
   async topic(numPartitions = 1, configEntries = []) {
     const topic = `${this.prefix}-topic`;
     const admin = await this.admin();
-    await admin.createTopics({ topics: [{ topic, numPartitions, replicationFactor: 1, configEntries }] });
+    await admin.createTopics({ timeout: 60000, topics: [{ topic, numPartitions, replicationFactor: 1, configEntries }] });
     return topic;
   }
   // The first `count` messages of a topic, each as { partition, ...message }.
@@ -60,7 +60,7 @@ class Scene {
   }
 }
 
-async function until(condition, what, seconds = 20) {
+async function until(condition, what, seconds = 60) {
   const deadline = Date.now() + seconds * 1000;
   while (!(await condition())) {
     if (Date.now() > deadline) throw new Error(`timed out: ${what}`);
