@@ -7,6 +7,7 @@ Rules:
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 SOURCE: Final = "in"
 PARTITIONS: Final = 2
 COPIES: Final = ("exactly_once", "exactly_once_partitioned")  # named like their delivery
-READ_SECONDS: Final = 30.0
+READ_SECONDS: Final = 60.0
+_LOOK_SECONDS: Final = 0.05
 
 Rows = Counter[tuple[bytes | None, bytes | None]]
 
@@ -84,29 +86,48 @@ def _differences(what: str, wanted: Rows, found: Rows) -> Iterator[str]:
 
 def committed(bootstrap: str, topic: str) -> Rows:
     """Keys and values, as a plain consumer of committed records sees them."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "auditor",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
+    places = [TopicPartition(topic, index, 0) for index in range(PARTITIONS)]
+    consumer = _reader(bootstrap, "read_committed")
+    _await_decided(consumer, _reader(bootstrap, "read_uncommitted"), places)
+    consumer.assign(places)
     found: Rows = Counter()
-    left = PARTITIONS
+    left = set(range(PARTITIONS))
     while left:
         message = consumer.poll(READ_SECONDS)
-        assert message is not None, f"a reader of {topic} waits in vain: a transaction is open"
+        assert message is not None, f"a reader of {topic} waits in vain"
         fault = message.error()
         if fault is not None:
             assert fault.code() == KafkaError._PARTITION_EOF, fault
-            left -= 1
+            left.discard(message.partition())
         else:
             found[message.key(), message.value()] += 1
     consumer.close()
     return found
+
+
+def _reader(bootstrap: str, level: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "auditor",
+            "isolation.level": level,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+        }
+    )
+
+
+def _await_decided(committed: Consumer, all_records: Consumer, places: list[TopicPartition]) -> None:
+    """A commit is answered before its markers are written; a reader of committed records ends before them."""
+    deadline = time.monotonic() + READ_SECONDS
+    for place in places:
+        while True:
+            stable, end = (each.get_watermark_offsets(place, READ_SECONDS)[1] for each in (committed, all_records))
+            if stable >= end:
+                break
+            assert time.monotonic() < deadline, f"a transaction stays open in {place.topic}-{place.partition}"
+            time.sleep(_LOOK_SECONDS)
+    all_records.close()
 
 
 def _decoded(rows: Rows) -> Rows:

@@ -138,7 +138,7 @@ class History:
         names = [what.SOURCE, *(topic for flow in self.flows for topic in what.topics(flow))]
         admin = AdminClient({"bootstrap.servers": self._broker.bootstrap_servers, "log_level": 3})
         for future in admin.create_topics([NewTopic(name, what.PARTITIONS, 1) for name in names]).values():
-            future.result(30)
+            future.result(60)
 
     def _feed(self) -> None:
         """The next portion."""
