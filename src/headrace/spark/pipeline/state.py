@@ -66,7 +66,7 @@ class State:
     def is_held(self) -> bool:
         try:
             with (self._folder / "lock").open("r+") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # two who ask are not in each other's way
         except FileNotFoundError:
             return False
         except OSError:
