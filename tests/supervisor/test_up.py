@@ -13,11 +13,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from headrace.client import Consumer, Producer
+from headrace.client.cluster import Cluster
+from headrace.client.connection import Connection
+from headrace.client.errors import ClientError
 
 PATIENCE_S = 120.0
+ANSWER_S = 30.0
 
 
 def free_ports(count: int) -> int:
@@ -99,20 +104,33 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def read(servers: str, count: int) -> list[str]:
-    with Consumer("orders", bootstrap=servers) as consumer:
-        found: list[str] = []
+    """What there is, as far as `count`; once each, for a producer that hears nothing sends again."""
+    with Consumer("orders", bootstrap=Connection(servers, timeout_s=ANSWER_S)) as consumer:
+        found: set[str] = set()
         deadline = time.monotonic() + PATIENCE_S
         while len(found) < count and time.monotonic() < deadline:
             message = consumer.poll()
             if message is not None and message.value is not None:
-                found.append(message.value.decode())
+                found.add(message.value.decode())
         return sorted(found, key=int)
 
 
+def write(servers: str, numbers: range) -> None:
+    with Producer(Connection(servers, timeout_s=ANSWER_S), delivery_s=PATIENCE_S) as producer:
+        for number in numbers:
+            producer.send_and_wait("orders", f"{number}")
+
+
 def is_whole(servers: str) -> bool:
-    """Whether both copies of every partition are in sync, so that either broker may go."""
-    found = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=30).topics.get("orders")
-    return found is not None and all(len(each.isrs) == 2 for each in found.partitions.values())
+    """Whether all vote, and both copies of every partition are in sync, so that any broker may go."""
+    try:
+        with Cluster(Connection(servers, timeout_s=ANSWER_S)) as cluster:
+            voters = sum(member.votes for member in cluster.quorum())
+        known = AdminClient({"bootstrap.servers": servers, "log_level": 0}).list_topics(timeout=ANSWER_S)
+    except (ClientError, KafkaException):  # the controller has just moved
+        return False
+    found = known.topics.get("orders")
+    return voters == 3 and found is not None and all(len(each.isrs) == 2 for each in found.partitions.values())
 
 
 @pytest.mark.timeout(600)
@@ -120,15 +138,12 @@ def test_a_cluster_comes_up_survives_its_brokers_and_stops(up):
     line = up.ready()
     assert up.bootstrap_servers in line
     until(lambda: {state for state, _ in up.states().values()} == {"ready"})
-    with Producer(up.bootstrap_servers) as producer:
-        for number in range(10):
-            producer.send_and_wait("orders", f"{number}")
+    write(up.bootstrap_servers, range(10))
+    until(lambda: is_whole(up.bootstrap_servers))
 
     assert up.console("broker", "stop", "2") == "broker-2 has stopped\n"
     assert up.states()["broker-2"] == ("stopped", None)
-    with Producer(up.bootstrap_servers) as producer:
-        for number in range(10, 15):
-            producer.send_and_wait("orders", f"{number}")
+    write(up.bootstrap_servers, range(10, 15))
     assert "is starting" in up.console("broker", "start", "2")
     until(lambda: up.states()["broker-2"][0] == "ready")
     until(lambda: is_whole(up.bootstrap_servers))

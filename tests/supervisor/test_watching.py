@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -40,9 +41,9 @@ async def until(condition) -> None:
 
 def test_a_broker_that_is_killed_is_started_again_and_a_stopped_one_is_not(supervisor):
     async def run() -> None:
-        await supervisor.start()
         [one] = supervisor.watched
         try:
+            await supervisor.start()
             first = one.pid
             assert first is not None
             os.kill(first, signal.SIGKILL)
@@ -127,7 +128,8 @@ def test_the_console_and_the_status_page_answer_on_their_ports(supervisor):
         rude, rude_writer = await asyncio.open_connection("127.0.0.1", console_port)
         await rude.readuntil(b"> ")
         rude_writer.write(b"x" * 100_000)
-        assert await rude.read() == b""
+        with contextlib.suppress(ConnectionResetError):  # what it did not read may end it this way
+            assert await rude.read() == b""
         rude_writer.close()
         for path, wanted in (("/readyz", b" 503 "), ("/healthz", b" 200 "), ("/status", b"broker-0"), ("/x", b" 404 ")):
             page, page_writer = await asyncio.open_connection("127.0.0.1", status_port)
