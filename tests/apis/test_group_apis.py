@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -31,6 +30,7 @@ from headrace.broker.groups import GroupCoordinator
 from headrace.broker.image import BrokerRecord, Image, PartitionRecord, TopicRecord, apply
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.settings import GroupSettings
+from headrace.testing.sim.loop import SimLoop
 from headrace.wire import messages
 
 TOPIC_ID, GONE_ID = UUID(int=7), UUID(int=8)
@@ -189,7 +189,7 @@ def scenario(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
             await test(client, **arguments)
             await client.groups.stop()
 
-        asyncio.run(main())
+        SimLoop().run_until_complete(main())
 
     run.__name__ = test.__name__
     parameters = list(inspect.signature(test).parameters.values())[1:]

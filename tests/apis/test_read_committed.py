@@ -13,6 +13,7 @@ import pytest
 from headrace.apis import fetch, list_offsets
 from headrace.apis.api import Api, Context, Encoded
 from headrace.testing.partitions import flush, open_partition, write
+from headrace.testing.sim.loop import SimLoop
 from headrace.testing.transactions import committed_in
 from headrace.wire import messages
 
@@ -81,9 +82,10 @@ class Stage:
 
 def scenario(work: Callable[[Stage], Awaitable[None]], *, durable: bool = False) -> None:
     async def run() -> None:
-        await asyncio.wait_for(work(Stage(durable=durable)), 10)
+        async with asyncio.timeout(10):
+            await work(Stage(durable=durable))
 
-    asyncio.run(run())
+    SimLoop().run_until_complete(run())
 
 
 @pytest.mark.parametrize("version", [4, 5, 7, 11, 12])
