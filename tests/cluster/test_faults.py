@@ -13,19 +13,6 @@ from headrace.testing.ledger import Ledger
 pytestmark = [pytest.mark.process, pytest.mark.timeout(600)]
 
 
-def leader_of(cluster: Cluster, ledger: Ledger, partition: int = 0) -> int:
-    found = -1
-
-    def has_leader() -> bool:
-        nonlocal found
-        there = cluster.metadata().topics.get(ledger.topic)
-        found = there.partitions[partition].leader if there is not None else -1
-        return found >= 0
-
-    cluster.await_(has_leader, "the partition has a leader")
-    return found
-
-
 def opened(cluster: Cluster, **choices: int) -> Ledger:
     ledger = Ledger(cluster.bootstrap_servers, **choices)
     ledger.open(replication_factor=3, configs={"min.insync.replicas": "2"})
@@ -37,7 +24,7 @@ def test_a_leader_that_is_killed_loses_nothing_and_comes_back(tmp_path):
     with Cluster(tmp_path, nodes=3) as cluster:
         ledger = opened(cluster)
         for _ in range(2):
-            node = cluster.node(leader_of(cluster, ledger))
+            node = cluster.node(cluster.leader_of(ledger.topic))
             node.kill()
             ledger.await_progress()
             node.start()
@@ -49,7 +36,7 @@ def test_a_leader_that_is_killed_loses_nothing_and_comes_back(tmp_path):
 def test_a_leader_whose_disk_flipped_a_bit_lets_others_lead_and_copies_theirs(tmp_path):
     with Cluster(tmp_path, nodes=3) as cluster:
         ledger = opened(cluster)
-        number = leader_of(cluster, ledger)
+        number = cluster.leader_of(ledger.topic)
         node = cluster.node(number)
         node.stop()
         [log] = (node.data_dir / "topics" / f"{ledger.topic}-0").glob("*.log")
@@ -58,7 +45,7 @@ def test_a_leader_whose_disk_flipped_a_bit_lets_others_lead_and_copies_theirs(tm
         log.write_bytes(data)
         node.start()
         cluster.await_in_sync(ledger.topic, 3)
-        cluster.await_(lambda: leader_of(cluster, ledger) == number, "it leads again, and knows nothing")
+        cluster.await_(lambda: cluster.leader_of(ledger.topic) == number, "it leads again, and knows nothing")
         assert ledger.close() == [], cluster.logs()  # reads everything
         assert [path.name for path in (node.data_dir / "stray").iterdir()] == [f"{ledger.topic}-0"]
         cluster.await_in_sync(ledger.topic, 3)
@@ -67,15 +54,9 @@ def test_a_leader_whose_disk_flipped_a_bit_lets_others_lead_and_copies_theirs(tm
 def test_a_leader_that_is_paused_acknowledges_nothing_more(tmp_path):
     with Cluster(tmp_path, nodes=3) as cluster:
         ledger = opened(cluster)
-        node = cluster.node(leader_of(cluster, ledger))
+        node = cluster.node(cluster.leader_of(ledger.topic))
         node.pause()
-        cluster.await_(
-            lambda: (
-                cluster.metadata(away=frozenset({node.node_id})).topics[ledger.topic].partitions[0].leader
-                not in (node.node_id, -1)
-            ),
-            "another node leads",
-        )
+        cluster.leader_of(ledger.topic, away=frozenset({node.node_id}))  # another one
         node.resume()
         ledger.await_progress()
         cluster.await_in_sync(ledger.topic, 3)
@@ -86,15 +67,9 @@ def test_a_leader_that_is_cut_off_by_its_address_is_replaced_and_returns(tmp_pat
     with Cluster(tmp_path, nodes=3, switchboard=True) as cluster:
         assert cluster.board is not None
         ledger = opened(cluster)
-        node_id = leader_of(cluster, ledger)
+        node_id = cluster.leader_of(ledger.topic)
         cluster.board.isolate(node_id)
-        cluster.await_(
-            lambda: (
-                cluster.metadata(away=frozenset({node_id})).topics[ledger.topic].partitions[0].leader
-                not in (node_id, -1)
-            ),
-            "another node leads",
-        )
+        cluster.leader_of(ledger.topic, away=frozenset({node_id}))  # another one
         cluster.board.heal()
         ledger.await_progress()
         cluster.await_in_sync(ledger.topic, 3)

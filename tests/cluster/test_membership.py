@@ -28,6 +28,12 @@ def holds_nothing(operator: Operator, node_id: int) -> bool:
     return node is not None and node.replicas == 0 and not operator.reassignments()
 
 
+def moves_on(operator: Operator) -> bool:
+    """Have replicas moved, where they are not on their way yet; False, for there is something to wait for."""
+    operator.rebalance()
+    return False
+
+
 def settles(cluster: Cluster, what: str, step: Callable[[], object]) -> None:
     """Until a step is taken: a controller that is just changing refuses it, or does not answer."""
 
@@ -49,24 +55,25 @@ def test_a_node_is_added_and_another_drained_and_removed_under_load(tmp_path):
         cluster.add(4)
         ledger.await_progress()
         cluster.await_in_sync(ledger.topic, 3)  # and so has a leader
-        leaving = cluster.metadata().topics[ledger.topic].partitions[0].leader
+        leaving = cluster.leader_of(ledger.topic)
 
         settles(cluster, "the node is draining", lambda: operator.drain(leaving))
         settles(cluster, "it leads nothing", lambda: getattr(seen(operator, leaving), "leaders", -1) == 0)
         ledger.await_progress()
-        settles(cluster, "replicas are on their way", lambda: bool(operator.rebalance()))
-        settles(cluster, "it holds nothing", lambda: holds_nothing(operator, leaving))
+        # Said again until it is done: an answer may be lost, and a node that is missed for a moment hinders it.
+        settles(cluster, "it holds nothing", lambda: holds_nothing(operator, leaving) or moves_on(operator))
         ledger.await_progress()
 
         assert cluster.node(leaving).stop() == 0
-        settles(cluster, "the node is removed", lambda: operator.remove(leaving))
+        settles(cluster, "the node is removed", lambda: seen(operator, leaving) is None or operator.remove(leaving))
         settles(cluster, "it is gone", lambda: seen(operator, leaving) is None)
         ledger.await_progress()
         cluster.await_in_sync(ledger.topic, 3)
 
         def is_elsewhere() -> bool:
-            partitions = cluster.metadata(away=frozenset({leaving})).topics[ledger.topic].partitions.values()
-            return all(leaving not in part.replicas and 4 in part.replicas for part in partitions)
+            found = cluster.metadata(away=frozenset({leaving})).topics.get(ledger.topic)
+            partitions = found.partitions.values() if found is not None else ()
+            return bool(partitions) and all(leaving not in part.replicas and 4 in part.replicas for part in partitions)
 
         cluster.await_(is_elsewhere, "every node knows who holds what")
         assert ledger.close() == [], cluster.logs()

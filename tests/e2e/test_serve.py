@@ -162,7 +162,7 @@ def test_a_batch_that_is_retried_after_a_restart_is_in_the_log_once(tmp_path: Pa
 
         def produce(peer: Peer, data: bytes):
             rows = [{"index": 0, "records": data}]
-            request = {"acks": -1, "timeout": 5000, "topic_data": [{"name": "t", "partition_data": rows}]}
+            request = {"acks": -1, "timeout": 60_000, "topic_data": [{"name": "t", "partition_data": rows}]}
             return peer.call(0, 9, request).responses[0].partition_responses[0]
 
         def new_id(peer: Peer) -> int:

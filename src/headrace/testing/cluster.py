@@ -85,7 +85,7 @@ class Cluster:
             self.board.start()
         for node_id in self._listens:
             self.add(node_id)
-        self._await_voters()
+        self.await_formed()
         return self
 
     def add(self, node_id: int, *flags: str) -> ClusterNode:
@@ -138,19 +138,35 @@ class Cluster:
                 raise TimeoutError(f"not within {seconds:.0f} s: {what}\n{self.logs()}")
             time.sleep(0.05)
 
-    def _await_voters(self) -> None:
-        """Until as many decide together as can: before that, the loss of one may be the loss of the quorum."""
+    def await_formed(self) -> None:
+        """Until all are there, and as many decide together as can: before that, the loss of one may be the loss of
+        the quorum.
+        """
         count = min(len(self._nodes), VOTERS)
         count -= (count + 1) % 2
 
         def reached() -> bool:
             try:
-                return sum(member.votes for member in operator.quorum()) >= count
+                alive = sum(node.state == "alive" for node in operator.describe().nodes)
+                return alive >= len(self._nodes) and sum(member.votes for member in operator.quorum()) >= count
             except ClientError:
                 return False
 
-        with Operator(Connection(self.bootstrap_servers)) as operator:
-            self.await_(reached, f"{count} nodes vote")
+        with Operator(Connection(self.bootstrap_servers, timeout_s=ANSWER_SECONDS)) as operator:
+            self.await_(reached, f"all are there, and {count} nodes vote")
+
+    def leader_of(self, topic: str, partition: int = 0, *, away: frozenset[int] = frozenset()) -> int:
+        """Who leads, as soon as somebody does who is not `away`."""
+        found = -1
+
+        def is_led() -> bool:
+            nonlocal found
+            there = self.metadata(away=away).topics.get(topic)  # the node that answers may not have heard of it yet
+            found = there.partitions[partition].leader if there is not None and partition in there.partitions else -1
+            return found >= 0 and found not in away
+
+        self.await_(is_led, f"somebody leads {topic}-{partition}")
+        return found
 
     def await_in_sync(self, topic: str, replicas: int, seconds: float = 120.0) -> None:
         """Until every partition of a topic has so many replicas in sync, and a leader."""

@@ -232,7 +232,7 @@ class Ledger:
             {**CLIENT, "bootstrap.servers": self._bootstrap_servers, "group.id": "auditor", "fetch.wait.max.ms": 50}
         )
         places = [TopicPartition(self.topic, index, OFFSET_BEGINNING) for index in range(self._partitions)]
-        ends = {place.partition: client.get_watermark_offsets(place, timeout=60)[1] for place in places}
+        ends = {place.partition: _end(client, place) for place in places}
         client.assign(places)
         found: dict[int, list[bytes]] = defaultdict(list)
         deadline = time.monotonic() + 120
@@ -246,3 +246,16 @@ class Ledger:
                     values.append(message.value())
         client.close()
         return found
+
+
+def _end(client: Consumer, place: TopicPartition) -> int:
+    """Where a partition ends; its leader may just be moving home. Raises KafkaException."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            ends: tuple[int, int] = client.get_watermark_offsets(place, timeout=60)
+            return ends[1]
+        except KafkaException:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)

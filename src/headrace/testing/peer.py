@@ -50,7 +50,7 @@ def payload(api_key: int, version: int, request: Mapping[str, Any], correlation_
 class Peer:
     """One connection."""
 
-    def __init__(self, bootstrap_servers: str, *, timeout_s: float = 30.0, receive_buffer_bytes: int = 0) -> None:
+    def __init__(self, bootstrap_servers: str, *, timeout_s: float = 60.0, receive_buffer_bytes: int = 0) -> None:
         host, _, port = bootstrap_servers.rpartition(":")
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer_bytes:
@@ -86,7 +86,7 @@ class Peer:
             found += piece
         return bytes(found)
 
-    def is_closed(self, within_s: float = 30.0) -> bool:
+    def is_closed(self, within_s: float = 60.0) -> bool:
         """Whether the broker closes the connection in time, without another byte."""
         before = self.socket.gettimeout()
         self.socket.settimeout(within_s)
