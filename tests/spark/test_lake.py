@@ -27,7 +27,7 @@ def finish(start: Callable[[], Any]) -> None:
     for attempt in range(4):
         query = start()
         try:
-            assert query.awaitTermination(110)
+            assert query.awaitTermination(500)
             return
         except StreamingQueryException as error:
             if attempt == 3 or "failed to connect back" not in str(error):
@@ -186,13 +186,13 @@ def test_offsets_without_records_are_gaps_and_not_losses(kafka: Any, desk: Calla
 
     topic = kafka.topic()
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": f"tx-{topic}"})
-    producer.init_transactions(20)
+    producer.init_transactions(60)
     for outcome in ("commit", "abort", "commit"):
         producer.begin_transaction()
         for number in range(5):
             producer.produce(topic, f"{outcome}{number}")
-        producer.flush(20)  # or an abort would only forget what was never sent
-        (producer.commit_transaction if outcome == "commit" else producer.abort_transaction)(20)
+        producer.flush(60)  # or an abort would only forget what was never sent
+        (producer.commit_transaction if outcome == "commit" else producer.abort_transaction)(60)
     it = desk(topic)
     it.run()
     assert it.rows() == kafka.rows(topic)

@@ -25,7 +25,7 @@ def archive(spark: Any, kafka: Any, topic: str, tmp_path: Path) -> None:
     options = {"kafka.bootstrap.servers": kafka.bootstrap, "subscribe": topic}
     path = str(tmp_path / "lake" / topic)
     query = Archive(options, path, str(tmp_path / "checkpoint"), name=topic).start(spark, once=True)
-    assert query.awaitTermination(110)
+    assert query.awaitTermination(500)
 
 
 def test_names_in_a_statement_are_found(spark: Any) -> None:
@@ -95,20 +95,21 @@ def test_a_statement_is_followed_from_where_its_first_answer_ended(spark: Any, k
         seen.extend(row.value for row in frame.collect())
 
     query = stream.writeStream.foreachBatch(keep).trigger(availableNow=True).start()
-    assert query.awaitTermination(110)
+    assert query.awaitTermination(500)
     assert seen == ["three", "four"]
     topics.sql(f"select count(*) from {topic}")
     assert topics.follow(f"select count(*) from {topic}") is None  # to be asked again instead
 
 
 def test_what_is_not_there_is_one_sentence(kafka: Any, topics: Topics) -> None:
-    topic = kafka.topic(name="shipments-of-today")
-    with pytest.raises(QueryError, match=f"no topic 'shipments-of-todya'; did you mean '{topic}'"):
-        topics.sql("select * from `shipments-of-todya`")
-    kafka.topic(name="with.dots")
-    with pytest.raises(QueryError, match="backticks: `with.dots`"):
-        topics.sql("select * from with.dots")
-    assert topics.sql("select * from `with.dots`").columns[0] == "key"
+    number = kafka.topic()
+    topic = kafka.topic(name=f"shipments-of-{number}-today")
+    with pytest.raises(QueryError, match=f"no topic 'shipments-of-{number}-todya'; did you mean '{topic}'"):
+        topics.sql(f"select * from `shipments-of-{number}-todya`")
+    kafka.topic(name=f"with.{number}")
+    with pytest.raises(QueryError, match=f"backticks: `with.{number}`"):
+        topics.sql(f"select * from with.{number}")
+    assert topics.sql(f"select * from `with.{number}`").columns[0] == "key"
 
 
 def test_the_shell_goes_on_after_a_mistake(

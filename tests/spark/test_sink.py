@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 DELIVERIES = ("exactly_once", "exactly_once_partitioned", "at_least_once")
 ROWS = "key binary, value binary, headers array<struct<key:string,value:binary>>, topic string, partition int"
@@ -58,7 +57,7 @@ class Copy:
         )
         query = writer.start()
         try:
-            query.awaitTermination(150)
+            query.awaitTermination(400)
             assert not query.isActive, "the query did not end"
         finally:
             query.stop()
@@ -194,8 +193,7 @@ def test_the_marker_counts_batches_in_a_group_of_the_querys_name(copy: Any, kafk
     job = copy()
     query = job.run(per_batch=1000)
     group = f"headrace-spark-{query.id}"
-    answer = kafka.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result(10)
-    assert [(each.topic, each.partition, each.offset) for each in answer.topic_partitions] == [(job.target, 0, 2)]
+    assert kafka.marked(group) == {(job.target, 0): 2}
 
 
 def test_a_task_that_fails_after_others_is_written_once(copy: Any, kafka: Any, tmp_path: Path) -> None:
@@ -259,6 +257,6 @@ def test_a_record_that_cannot_be_written_fails_the_write_and_leaves_nothing(spar
     frame = spark.createDataFrame([("fine", 0), ("nowhere", 7)], "value string, partition int").coalesce(1)
     start = time.monotonic()
     with pytest.raises(Exception, match="[Uu]nknown partition"):
-        write(frame, kafka, topic=topic)
-    assert time.monotonic() - start < 60
+        write(frame, kafka, topic=topic, publishTimeoutMs=300_000)
+    assert time.monotonic() - start < 300, "it was tried again and again"
     assert found(kafka, topic) == []

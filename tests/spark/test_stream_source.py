@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from headrace.spark import cluster
 from headrace.spark.offsets import LostRecordsError, StreamOffsets
 from headrace.spark.options import parse
 from headrace.spark.source import partitions_of
@@ -14,6 +15,12 @@ from headrace.spark.source import partitions_of
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # the first query of a session is slow on a busy machine
 
 WAIT_SECONDS = 120.0
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """A query goes on without a group that does not answer in five seconds; these tests want its answer."""
+    monkeypatch.setattr(cluster, "GROUP_SECONDS", 60.0)
 
 
 def eventually(condition, what):

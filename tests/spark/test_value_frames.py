@@ -10,7 +10,7 @@ import pytest
 from headrace.core.errors import ConfigError
 from headrace.spark.values import dead_letters, decode, encode, infer_schema
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 SOURCE = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 NOON = datetime.datetime(2025, 1, 31, 12)
