@@ -205,6 +205,7 @@ def test_a_static_member_changes_the_protocol_and_keeps_its_place(stage: MixedSt
     had = stage.has("old")
     assert stage.enter("new", instance_id="i") == f"epoch 2: {had}"
     assert stage.heartbeat("old", 2, instance_id="i") == "fenced_instance_id"
+    assert stage.heartbeat("", 2, instance_id="i") == "unknown_member_id"
     assert all(member.facts.classic is None for member in stage.shown().members)
 
 

@@ -62,6 +62,11 @@ def test_the_old_id_is_fenced(stage: Stage, verb: str) -> None:
     assert said.split(": ")[-1] == "fenced_instance_id"
 
 
+def test_a_member_that_has_lost_its_id_is_told_to_join_again_not_to_end(stage: Stage) -> None:
+    static(stage, "a", "b")
+    assert stage.heartbeat("", 1, instance_id="b") == "unknown_member_id"
+
+
 def test_the_new_id_survives_a_restart(stage: Stage) -> None:
     _, old = static(stage, "a", "b")
     stage.join(instance_id="b")

@@ -174,6 +174,8 @@ class ConsumerGroup(Ledger):
         holder = self._instances.get(instance_id)
         if holder is None:
             raise ApiError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+        if not member_id:  # who has lost its id is to join again, not to end
+            raise ApiError(ErrorCode.unknown_member_id, f"Instance id {instance_id} needs its member id.")
         if holder != member_id:
             raise ApiError(
                 ErrorCode.fenced_instance_id,

@@ -126,7 +126,7 @@ class Roster:
         """Why this is no member of ours, or none."""
         if instance_id is not None:
             known = self._instances.get(instance_id)
-            if known is None:
+            if known is None or not member_id:  # who has lost its id is to join again, not to end
                 return ErrorCode.unknown_member_id
             if known != member_id:
                 return ErrorCode.fenced_instance_id
