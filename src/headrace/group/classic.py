@@ -8,8 +8,8 @@ Rules:
 - Where Apache Kafka leaves a request without an answer (one that a newer one of the same member overtook, or whose
   member was removed while it waited for a sync), it is answered here. A static member that comes back with other
   topics causes a rebalance; with Kafka it would keep an assignment that does not fit. A static member that sends a
-  heartbeat without its id (librdkafka does, when the broker was away for longer than its session) is unknown, so that it
-  joins again; with Kafka it is fenced, which ends its client.
+  heartbeat without its id (librdkafka does, when the broker was away for longer than its session) is unknown, so that
+  it joins again; with Kafka it is fenced, which ends its client.
 """
 
 from __future__ import annotations
