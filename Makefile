@@ -33,7 +33,7 @@ demo: $(VENV)/.java-ready  ## a day of orders through a broker and Spark, killed
 run: $(READY)  ## serve on 127.0.0.1:9092
 	@$(BIN)/headrace serve
 
-test: $(VENV)/.java-ready  ## run the test suite, in two lanes; of the tests that start Spark only the basic ones
+test: $(VENV)/.java-ready  ## run the test suite, three parts at a time; of the tests that start Spark only the basic ones
 	$(BIN)/python tests/run.py
 
 spark: $(VENV)/.java-ready  ## run all tests that start Spark: source, sink, lake, pipelines
