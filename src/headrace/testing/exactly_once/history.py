@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -36,6 +36,7 @@ from headrace.testing.exactly_once.transformer import (
     STUCK,
     Bill,
     Orders,
+    insist,
 )
 from headrace.testing.exactly_once.witnesses import (
     Auditor,
@@ -214,23 +215,29 @@ class History:
         for topic, count in PARTITIONS.items():
             create(admin, NewTopic(topic, count, self._stage.replication_factor))
         client = self._producer("giver", self._patience.transaction_timeout_ms)
-        client.init_transactions(CALL_SECONDS)
+        insist(lambda: client.init_transactions(CALL_SECONDS))
         client.begin_transaction()
         for index in range(PARTITIONS[ORDERS]):
             client.produce(ORDERS, b"order-taken-back-0", partition=index)
         client.flush(CALL_SECONDS)
-        client.abort_transaction(CALL_SECONDS)
+        insist(lambda: client.abort_transaction(CALL_SECONDS))
 
     def _straggle(self) -> Producer:
-        """Open a transaction and leave it alone."""
-        client = self._producer("straggler", self._patience.straggler_timeout_ms)
-        client.init_transactions(CALL_SECONDS)
-        client.begin_transaction()
-        value = msgspec.json.encode(Bill("straggler", 2, [], doomed=True))
-        client.produce(BILLS, value, partition=0)
-        client.produce(LEDGER, value, partition=0)
-        client.flush(CALL_SECONDS)
-        return client
+        """Open a transaction and leave it alone. What it writes must be there before its time is up."""
+        timeout_ms = self._patience.straggler_timeout_ms
+        while True:
+            client = self._producer("straggler", timeout_ms)
+            insist(lambda client=client: client.init_transactions(CALL_SECONDS))  # type: ignore[misc]
+            begun = time.monotonic()
+            client.begin_transaction()
+            value = msgspec.json.encode(Bill("straggler", 2, [], doomed=True))
+            with suppress(KafkaException):  # it is late already
+                client.produce(BILLS, value, partition=0)
+                client.produce(LEDGER, value, partition=0)
+                client.flush(CALL_SECONDS)
+            if time.monotonic() < begun + timeout_ms / 1000:
+                return client
+            timeout_ms *= 2
 
     def _producer(self, name: str, timeout_ms: int) -> Producer:
         return Producer(
@@ -286,9 +293,11 @@ class History:
                 self._stage.deal(blow)
 
     def _await_step(self, number: int, step: str) -> None:
-        incarnation = self._incarnations[number]
-        if not self._wait(lambda: self._journals.steps[incarnation][step] > 0, self._patience.blow_s):
-            raise TimeoutError(f"{incarnation} did not {step}: {dict(self._journals.counts)}")
+        def is_done() -> bool:
+            return self._journals.steps[self._incarnations[number]][step] > 0
+
+        if not self._wait(is_done, self._patience.blow_s):
+            raise TimeoutError(f"{self._incarnations[number]} did not {step}: {dict(self._journals.counts)}")
 
     def _wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait, and see to the transformers meanwhile: nobody but a zombie may end by itself."""
@@ -311,6 +320,8 @@ class History:
 
     def _end_clients(self) -> None:
         """Stop the transformers; whoever was replaced must have found out."""
+        for number in list(self._clients):
+            self._await_step(number, "ready")  # who has just begun does not know yet what to do when it is told to end
         clients, self._clients = self._clients, {}
         for client in clients.values():
             client.terminate()

@@ -111,7 +111,7 @@ class Transformer:
         self._ending = True
 
     def run(self) -> None:
-        _insist(lambda: self._producer.init_transactions(30))
+        insist(lambda: self._producer.init_transactions(30))
         self._journal.write("ready")
         # With callbacks, a new generation waits until the old one's orders are dealt with.
         self._consumer.subscribe([ORDERS], on_assign=_note, on_revoke=_note)
@@ -138,7 +138,7 @@ class Transformer:
             self._send_offsets(places, member)
             if not doomed:
                 self._journal.write("committing", label)
-                _insist(lambda: self._producer.commit_transaction(30))
+                insist(lambda: self._producer.commit_transaction(30))
                 self._journal.write("committed", label)
                 return True
             self._producer.flush(5)
@@ -146,7 +146,7 @@ class Transformer:
             if not error.args[0].txn_requires_abort():
                 raise
         self._journal.write("aborting", label)
-        _insist(lambda: self._producer.abort_transaction(30))
+        insist(lambda: self._producer.abort_transaction(30))
         self._journal.write("aborted", label)
         return False
 
@@ -156,7 +156,7 @@ class Transformer:
         if watch is not None:
             watch.start()
         try:
-            _insist(lambda: self._producer.send_offsets_to_transaction(places, member, 30))
+            insist(lambda: self._producer.send_offsets_to_transaction(places, member, 30))
         finally:
             if watch is not None:
                 watch.cancel()
@@ -192,7 +192,7 @@ def _note(client: Consumer, places: list[TopicPartition]) -> None:
     """The consumer does what is needed."""
 
 
-def _insist(step: Callable[[], object]) -> None:
+def insist(step: Callable[[], object]) -> None:
     """Do it until it is done, or cannot be done."""
     while True:
         try:
