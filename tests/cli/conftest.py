@@ -52,6 +52,10 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Command:
 
 @pytest.fixture
 def online(command: Command, headrace: Any, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """`command`, with the session's broker as its bootstrap."""
+    """`command`, with the session's broker as its bootstrap, and the patience that a busy machine needs."""
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", headrace.bootstrap_servers)
-    return command
+
+    def call(*words: str, stdin: str = "") -> Outcome:
+        return command(*words, "--timeout", "60", stdin=stdin)
+
+    return call

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from headrace.cli import serve
+from headrace.cli import lost_quorum, serve
+from headrace.client.cluster import Cluster as Operator
+from headrace.client.connection import Connection
+from headrace.client.errors import ClientError
 from headrace.testing.cluster import Cluster
 
 SECRET = "three of us know this"
@@ -40,12 +43,21 @@ def operate(command, cluster, monkeypatch):
 
 
 @pytest.fixture
-def topic(command, operate) -> Callable[..., str]:
+def topic(command, operate, cluster) -> Callable[..., str]:
+    """Makes topics, and waits until every node has heard of them."""
     count = iter(range(100))
+
+    def is_known(name: str, where: str) -> bool:
+        with Operator(Connection(where, timeout_s=30)) as operator:
+            try:
+                return any(part.topic == name for part in operator.partitions())
+            except ClientError:
+                return False
 
     def make(*words: str) -> str:
         name = f"t{time.monotonic_ns()}-{next(count)}"
         until(lambda: command("topic", "create", name, "--if-not-exists", *words, *PATIENT).code == 0)
+        until(lambda: all(is_known(name, node.bootstrap_servers) for node in cluster.nodes))
         return name
 
     return make
@@ -61,7 +73,7 @@ def until(condition: Callable[[], Any]) -> Any:
 
 def placed(command, name: str) -> list[tuple[list[int], int]]:
     """As any node tells it, which may be some moments behind: nothing, if it does not know the topic yet."""
-    ran = command("topic", "describe", name, "--json")
+    ran = command("topic", "describe", name, "--json", *PATIENT)
     return [(part["replicas"], part["leader"]) for part in ran.json[0]["partitions"]] if ran.code == 0 else []
 
 
@@ -90,12 +102,12 @@ def test_nodes_lists_addresses_and_roles(operate, cluster):
 
 def test_one_node_of_the_list_is_enough(command, cluster):
     somewhere = f"127.0.0.1:1,{cluster.node(3).bootstrap_servers}"
-    assert command("cluster", "nodes", "-b", somewhere).code == 0
+    assert command("cluster", "nodes", "-b", somewhere, *PATIENT).code == 0
 
 
 def test_looking_needs_no_secret_and_changing_does(command, cluster, monkeypatch):
     monkeypatch.delenv("HEADRACE_CLUSTER_SECRET", raising=False)
-    words = ("-b", cluster.bootstrap_servers)
+    words = ("-b", cluster.bootstrap_servers, *PATIENT)
     assert command("cluster", "status", *words).code == 0
     for given, said in (((), "give its secret: --secret or"), (("--secret", "guess"), "this is not its secret")):
         refused = command("cluster", "drain", "2", *given, *words)
@@ -178,7 +190,6 @@ def test_what_the_cluster_refuses_for_a_partition_is_said(operate, topic):
 
 def test_ctrl_c_ends_the_looking_and_says_that_the_cluster_goes_on(operate, topic, monkeypatch):
     from headrace.cli import operating
-    from headrace.client.cluster import Cluster as Client
 
     name = topic("-r", "1")
 
@@ -186,7 +197,7 @@ def test_ctrl_c_ends_the_looking_and_says_that_the_cluster_goes_on(operate, topi
         raise KeyboardInterrupt
 
     moves = {(name, 0): ((1, 2), (2,), (1,))}
-    monkeypatch.setattr(Client, "reassignments", lambda self: moves)
+    monkeypatch.setattr(Operator, "reassignments", lambda self: moves)
     monkeypatch.setattr(operating.time, "sleep", interrupted)
     ran = operate("reassign", name, "-r", "2")
     assert ran.code == 130
@@ -216,7 +227,7 @@ def test_a_dead_node_is_told_emptied_and_removed_and_nothing_is_lost(operate, co
     assert (unasked.code, "will have fewer replicas" in unasked.err) == (2, True)
     drained = operate("drain", "3", "--replicas", "--yes")
     assert drained.code == 0, drained.err
-    assert operate("nodes", "--json").json[2]["replicas"] == 0
+    assert until(lambda: operate("nodes", "--json").json[2]["replicas"] == 0)
     until(lambda: (found := placed(command, name)) and all(3 not in replicas for replicas, _ in found))
     assert "is running: stop it first" in operate("remove", "3").err
     cluster.node(3).stop()
@@ -236,20 +247,21 @@ def test_a_dead_node_is_told_emptied_and_removed_and_nothing_is_lost(operate, co
 @pytest.mark.timeout(400)
 def test_status_tells_what_a_node_sees_when_the_quorum_is_lost(command, tmp_path, monkeypatch):
     monkeypatch.delenv("HEADRACE_CLUSTER_SECRET", raising=False)
+    monkeypatch.setattr(lost_quorum, "ELECTION_S", 0.2)  # nobody will be elected here
     with Cluster(tmp_path, "--flush", "os", nodes=3) as running:
         monkeypatch.setenv("HEADRACE_BOOTSTRAP", running.bootstrap_servers)
         running.node(2).kill()
         running.node(3).kill()
 
         def lost() -> Any:
-            ran = command("cluster", "status", "--json")
+            ran = command("cluster", "status", "--json", "--timeout", "2")  # asked again and again
             return ran if ran.code == 1 and ran.out and ran.json.get("voters_seen") == 1 else None
 
         found = until(lost).json
         assert (found["controller"], found["seen_by"], found["voters"]) == (None, 1, 3)
         assert found["last_controller"] in (1, 2, 3)
         assert found["nodes"][0]["gossip"] == "alive"
-        shown = command("cluster", "status")
+        shown = command("cluster", "status", *PATIENT)
         assert shown.code == 1
         assert "quorum lost: 1 of 3 nodes that vote are seen, and 2 are needed" in shown.out
         assert f"start node 2 ({running.node(2).bootstrap_servers}), node 3" in shown.err
