@@ -12,7 +12,9 @@ import pytest
 pytest.importorskip("deltalake")
 
 from headrace.cli.sql import Format, Shell, _print
+from headrace.spark.cluster import Cluster
 from headrace.spark.lake import Archive
+from headrace.spark.options import LATEST
 from headrace.spark.query import QueryError, Topics, relations
 
 
@@ -110,6 +112,22 @@ def test_what_is_not_there_is_one_sentence(kafka: Any, topics: Topics) -> None:
     with pytest.raises(QueryError, match=f"backticks: `with.{number}`"):
         topics.sql(f"select * from with.{number}")
     assert topics.sql(f"select * from `with.{number}`").columns[0] == "key"
+
+
+def test_records_that_go_while_a_sample_is_read_are_not_missed(kafka: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b"%d" % i for i in range(5)])
+    real = Cluster.offsets
+
+    def slow(*given: Any) -> Any:
+        found = real(*given)
+        if LATEST in given[2].values():
+            kafka.trim(topic, 0, 3)
+        return found
+
+    monkeypatch.setattr(Cluster, "offsets", slow)
+    nothing: Any = None
+    assert list(Topics(nothing, kafka.bootstrap)._sample(topic)) == [b"3", b"4"]
 
 
 def test_the_shell_goes_on_after_a_mistake(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.core.config import suggestion
@@ -206,20 +206,20 @@ class Topics:
         return ddl_of(shape) if shape else None
 
     def _sample(self, topic: str) -> Iterator[bytes | None]:
-        """The newest values, read here and not by Spark: it takes milliseconds."""
+        """The newest values, read here and not by Spark: it takes milliseconds. What goes meanwhile is not missed."""
         import pyarrow as pa
 
         from headrace.spark.fetch import Fetcher
         from headrace.spark.task import Task
 
-        options = self._options(topic)
+        options = replace(self._options(topic), fail_on_data_loss=False)
         cluster = Cluster(options)
         try:
             places = cluster.partitions(options.subscription)
+            first = cluster.offsets(places, dict.fromkeys(places, EARLIEST))
+            last = cluster.offsets(places, dict.fromkeys(places, LATEST))
         except MissingError:
             return
-        first = cluster.offsets(places, dict.fromkeys(places, EARLIEST))
-        last = cluster.offsets(places, dict.fromkeys(places, LATEST))
         for place, partition in places.items():
             start = max(first[place], last[place] - SAMPLE)
             if start < last[place]:
