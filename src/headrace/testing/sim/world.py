@@ -77,6 +77,8 @@ class World:
     """See the module."""
 
     def __init__(self, options: Options) -> None:
+        if not gc.get_freeze_count():
+            gc.freeze()  # nobody needs to look at what was there before the first history
         self.options = options
         self.dice = Random(options.seed)
         self.loop = SimLoop()  # type: ignore[abstract]
@@ -219,9 +221,7 @@ class World:
 
     def run(self) -> Report:
         """Raises Violation, or whatever went wrong."""
-        gc_was_on, hook = gc.isenabled(), sys.unraisablehook
-        if not gc.get_freeze_count():
-            gc.freeze()  # nobody needs to look at what was there before the first history
+        gc_was_on = gc.isenabled()
         gc.disable()  # it would run code of the dead, at moments that no seed knows
         watch = _ErrorLog(self)
         log = logging.getLogger("headrace")
@@ -242,18 +242,25 @@ class World:
             log.removeHandler(watch)
             log.setLevel(before[0])
             log.propagate = before[1]
-            sys.unraisablehook = lambda _: None  # the dead may complain now; nobody listens
-            self.machines.clear()
-            self.loop.forget_the_dead()
-            with warnings.catch_warnings(action="ignore"):
-                gc.collect()
-            sys.unraisablehook = hook
+            self.note(f"turns {self.loop.turns} sent {self.fabric.sent}")
+            report = Report(
+                self.options.seed, self._notes.hexdigest(), self.loop.turns, self.loop.time(), dict(self.history.facts)
+            )
+            self._end()
             if gc_was_on:
                 gc.enable()
-        self.note(f"turns {self.loop.turns} sent {self.fabric.sent}")
-        return Report(
-            self.options.seed, self._notes.hexdigest(), self.loop.turns, self.loop.time(), dict(self.history.facts)
-        )
+        return report
+
+    def _end(self) -> None:
+        """Let go of the living and the dead, here and now. They may complain; nobody listens."""
+        hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
+        self.loop.forget_the_dead()
+        vars(self).clear()
+        with warnings.catch_warnings(action="ignore"):
+            for _ in range(9):
+                if not gc.collect():
+                    break  # at last: what they did at their end left something, too
+        sys.unraisablehook = hook
 
     def _unhandled(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
