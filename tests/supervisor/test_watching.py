@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 from typing import ClassVar
 
 import pytest
@@ -17,14 +16,9 @@ from headrace.supervisor.doors import ConsoleServer, StatusServer
 from headrace.supervisor.plan import Choices, plan
 from headrace.supervisor.supervisor import Supervisor
 from headrace.supervisor.watching import Watched
+from headrace.testing.ports import free_port
 
 PATIENCE_S = 100.0
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any, Self
 from headrace.client.cluster import Cluster as Operator
 from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
+from headrace.testing.ports import free_port
 from headrace.testing.process import BrokerProcess
 from headrace.testing.switchboard import Switchboard
 
@@ -44,10 +44,6 @@ class ClusterNode(BrokerProcess):
         self.node_id = node_id
         self.host = host
 
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"{self.host}:{self.port}"
-
     def pause(self) -> None:
         os.kill(self.pid, signal.SIGSTOP)
 
@@ -62,7 +58,7 @@ class Cluster:
         self._home = home
         self._flags = flags
         ids = range(1, nodes + 1)
-        self._listens = {node: (_host(node), _free_port(_host(node))) for node in ids}
+        self._listens = {node: (_host(node), free_port(_host(node))) for node in ids}
         self.board = Switchboard(self._listens) if switchboard else None
         self._nodes: dict[int, ClusterNode] = {}
 
@@ -91,7 +87,7 @@ class Cluster:
     def add(self, node_id: int, *flags: str) -> ClusterNode:
         """Make a node and start it; all but the first join."""
         if node_id not in self._listens:
-            self._listens[node_id] = _host(node_id), _free_port(_host(node_id))
+            self._listens[node_id] = _host(node_id), free_port(_host(node_id))
         host, port = self._listens[node_id]
         join = ["--cluster-join", self.bootstrap_servers] if self._nodes else []
         if self.board is not None:
@@ -195,9 +191,3 @@ def _host(node_id: int) -> str:
     """Clusters of two processes that run side by side have no address in common, and so no port to lose."""
     own = os.getpid() % 64_000
     return f"127.{1 + own // 256}.{own % 256}.{10 + node_id}"
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as taken:
-        taken.bind((host, 0))
-        return int(taken.getsockname()[1])

@@ -22,16 +22,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from headrace.testing.ports import free_port
+
 READY = re.compile(r"ready: kafka (?P<kafka>\S+:\d+)(?: http (?P<http>\S+))?")
 START_SECONDS = 90.0  # on a machine that is busy with other things
 STOP_SECONDS = 60.0
 
 
 class BrokerProcess:
-    """A broker on a directory. After the first start it keeps its port."""
+    """A broker on a directory. After the first start it keeps its port, which nobody else is given meanwhile."""
 
     def __init__(self, data_dir: Path, *flags: str, port: int = 0) -> None:
         self.data_dir = data_dir
+        self.host = "127.0.0.1"
         self.flags = flags
         self.port = port
         self.http_url: str | None = None
@@ -40,7 +43,7 @@ class BrokerProcess:
 
     @property
     def bootstrap_servers(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -56,6 +59,7 @@ class BrokerProcess:
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Start the process without waiting for anything. Its log is appended to `log`."""
+        self.port = self.port or free_port(self.host)
         with self.log.open("ab") as stderr:
             environ = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
             self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=stderr, env=environ)
