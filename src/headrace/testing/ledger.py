@@ -64,7 +64,7 @@ class Writer(threading.Thread):
                     partition=number % self._partitions,
                     on_delivery=partial(self._delivered, number),
                 )
-            self._client.poll(0.001)
+            self._client.poll(0.004)  # and leave some time to the brokers, which may share two cores with us
         left = self._client.flush(90)
         if left:
             self.failures.append(f"{self.name}: {left} records were never acknowledged")
