@@ -16,6 +16,8 @@ from headrace.client.connection import Connection
 from headrace.client.errors import ClientError
 from headrace.testing.cluster import Cluster
 
+pytestmark = pytest.mark.timeout(400)
+
 SECRET = "three of us know this"
 PATIENCE_S = 120.0
 PATIENT = ("--timeout", "30")
@@ -134,7 +136,6 @@ def test_a_topic_is_reassigned_and_its_leaders_are_elected(operate, command, top
     assert operate("reassign", "list", "--json").json == []
 
 
-@pytest.mark.timeout(400)
 def test_a_drained_node_leads_nothing_until_it_may_again(operate, topic):
     topic("-p", "3", "-r", "3")
     alone = topic("-r", "1")
@@ -204,7 +205,6 @@ def test_ctrl_c_ends_the_looking_and_says_that_the_cluster_goes_on(operate, topi
     assert ran.err.endswith("the cluster goes on with it; see: headrace cluster status\n")
 
 
-@pytest.mark.timeout(400)
 def test_a_dead_node_is_told_emptied_and_removed_and_nothing_is_lost(operate, command, topic, cluster):
     """The last of this file: it leaves two nodes."""
     name = topic("-p", "2", "-r", "1", "-c", "min.insync.replicas=1")
@@ -244,7 +244,6 @@ def test_a_dead_node_is_told_emptied_and_removed_and_nothing_is_lost(operate, co
 # Nobody decides
 
 
-@pytest.mark.timeout(400)
 def test_status_tells_what_a_node_sees_when_the_quorum_is_lost(command, tmp_path, monkeypatch):
     monkeypatch.delenv("HEADRACE_CLUSTER_SECRET", raising=False)
     monkeypatch.setattr(lost_quorum, "ELECTION_S", 0.2)  # nobody will be elected here

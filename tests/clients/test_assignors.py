@@ -21,7 +21,7 @@ from kafka.coordinator.assignors import cooperative_sticky, roundrobin
 from kafka.coordinator.assignors import range as by_range
 from kafka.coordinator.assignors.sticky import sticky_assignor
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 PARTITIONS, EACH = 4, 60
 KAFKA_PYTHON = {
@@ -199,4 +199,4 @@ def test_aiokafka(headrace, topic, assignor):
             await read(second, seen)
         await second.stop()
 
-    asyncio.run(asyncio.wait_for(main(), 110))
+    asyncio.run(asyncio.wait_for(main(), 250))

@@ -17,7 +17,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

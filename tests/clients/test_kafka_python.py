@@ -15,7 +15,7 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.codec import has_gzip, has_lz4, has_snappy, has_zstd
 from kafka.structs import OffsetAndMetadata
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 CODECS = {None: lambda: True, "gzip": has_gzip, "snappy": has_snappy, "lz4": has_lz4, "zstd": has_zstd}
 PATIENCE = 60

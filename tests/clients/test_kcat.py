@@ -12,6 +12,7 @@ KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.timeout(300),
     pytest.mark.skipif(KCAT is None, reason="kcat is not installed"),
 ]
 

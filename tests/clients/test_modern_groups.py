@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from headrace.testing.plugin import Headrace
 from headrace.testing.process import BrokerProcess
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 Place = tuple[int, int]  # partition, offset
 NUMBERS = itertools.count(1)

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing.process import BrokerProcess
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 SECONDS = 60
 
@@ -251,7 +251,7 @@ def test_aiokafka_commits_and_aborts(headrace) -> None:
         finally:
             await taking.stop()
 
-    assert asyncio.run(asyncio.wait_for(work(), 110)) == [b"0", b"2"]
+    assert asyncio.run(asyncio.wait_for(work(), 250)) == [b"0", b"2"]
 
 
 def test_kafka_python_commits_and_aborts(headrace) -> None:

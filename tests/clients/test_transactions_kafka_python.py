@@ -12,7 +12,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import AbortTransactionSpec
 from kafka.structs import ConsumerGroupMetadata, OffsetAndMetadata
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 PATIENCE = 60
 

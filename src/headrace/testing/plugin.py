@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from headrace.embedded import Broker
 
-CREATE_SECONDS = 30.0
+CREATE_SECONDS = 60.0
 
 
 class Headrace:
