@@ -77,7 +77,7 @@ class Pairs(threading.Thread):
                 message = client.poll(1.0)
                 if message is not None and message.error() is None:
                     found.append(int(message.value() or b"-1"))
-                elif message is not None:  # the end of the partition
+                elif message is not None and len(found) >= self.committed:  # the end, and no marker is still to come
                     break
             if found != list(range(self.committed)):
                 faults.append(f"{self.committed} transactions, and partition {partition} has {len(found)} of them")
