@@ -1,6 +1,9 @@
 """Heartbeat, versions 0-4: a member is alive, and learns whether a rebalance is under way.
 
 While groups are being loaded a heartbeat is answered with no error, as Kafka does: the member need not leave.
+
+Differs from Kafka: a static member that does not tell its id (librdkafka, when the broker was away for longer than its
+session) is unknown and joins again. Kafka fences it, which ends its client.
 """
 
 from __future__ import annotations

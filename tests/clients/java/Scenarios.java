@@ -256,7 +256,7 @@ public class Scenarios {
             TopicPartition place = new TopicPartition(topic, 0);
             consumer.assign(List.of(place));
             consumer.seek(place, 0);
-            long deadline = System.currentTimeMillis() + 1500;
+            long deadline = System.currentTimeMillis() + 600;
             while (System.currentTimeMillis() < deadline) consumer.poll(Duration.ofMillis(20));
             try (KafkaProducer<byte[], byte[]> producer = producer()) {
                 send(producer, topic, 5);
