@@ -8,7 +8,18 @@ from types import SimpleNamespace
 import confluent_kafka
 import pytest
 
-from headrace.client import ClientError, Connection, Consumer, Groups, Producer, Range, Reader, UnreachableError, groups
+from headrace.client import (
+    Admin,
+    ClientError,
+    Connection,
+    Consumer,
+    Groups,
+    Producer,
+    Range,
+    Reader,
+    UnreachableError,
+    groups,
+)
 from headrace.client.connection import addresses
 from headrace.core.errors import ConfigError
 
@@ -211,3 +222,19 @@ def test_offsets_of_a_transaction_that_stays_open_are_not_waited_for_in_vain(boo
     assert Groups(bootstrap).commits(group, stable=True) == {(topic, 0): (3, "")}
     assert next(ticks) == 3  # looks at the clock
     producer.abort_transaction(60)
+
+
+def test_a_topic_that_is_deleted_while_topics_are_listed_does_not_hide_the_others(headrace, bootstrap, monkeypatch):
+    stays, goes = headrace.topic("stays"), headrace.topic("goes")
+    _fill(bootstrap, stays, 3)
+    admin = Admin(bootstrap)
+    real = admin._metadata
+
+    def slow():
+        found = real()
+        admin.delete_topic(goes)
+        return found
+
+    monkeypatch.setattr(admin, "_metadata", slow)
+    found = {view.name: view.partitions[0] for view in admin.topics()}
+    assert (found[stays].end_offset, found[goes].end_offset) == (3, -1)

@@ -28,6 +28,7 @@ Place = tuple[str, int]  # topic and partition
 
 _Spec: Any = OffsetSpec  # its class methods are untyped
 _SPECS: Final = {"earliest": _Spec.earliest(), "latest": _Spec.latest()}
+_EITHER_END: Final[tuple[Literal["earliest", "latest"], ...]] = ("earliest", "latest")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,17 +135,28 @@ class Admin:
 
     # offsets
 
-    def offsets(self, places: Iterable[Place], when: Literal["earliest", "latest"] | int) -> dict[Place, int]:
-        """Offsets at the start, the end, or of the first message at or after a time in ms (-1 if there is none)."""
+    def offsets(
+        self, places: Iterable[Place], when: Literal["earliest", "latest"] | int, *, gone_ok: bool = False
+    ) -> dict[Place, int]:
+        """Offsets at the start, the end, or of the first message at or after a time in ms (-1 if there is none).
+
+        `gone_ok`: leave out partitions that do not exist (any more).
+        """
         spec = OffsetSpec.for_timestamp(when) if isinstance(when, int) else _SPECS[when]
         wanted = {TopicPartition(*place): spec for place in places}
         if not wanted:
             return {}
         futures = self.client.list_offsets(wanted, request_timeout=self._timeout_s)
-        return {
-            (place.topic, place.partition): int(self.wait(future, f"list offsets of {place.topic}").offset)
-            for place, future in futures.items()
-        }
+        found = {}
+        for place, future in futures.items():
+            try:
+                offset = self.wait(future, f"list offsets of {place.topic}").offset
+            except ClientError as error:
+                if not gone_ok or error.code != "UNKNOWN_TOPIC_OR_PART":
+                    raise
+            else:
+                found[place.topic, place.partition] = int(offset)
+        return found
 
     # configs
 
@@ -211,7 +223,7 @@ class Admin:
         places = [
             (view.name, part.index) for view in views for part in view.partitions if part.leader is not None
         ]  # a partition without a leader has no one to ask
-        starts, ends = self.offsets(places, "earliest"), self.offsets(places, "latest")
+        starts, ends = (self.offsets(places, when, gone_ok=True) for when in _EITHER_END)
         return [
             TopicView(
                 view.name,

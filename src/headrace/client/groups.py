@@ -201,7 +201,7 @@ class Groups:
     def _progress(self, commits: dict[Place, tuple[int, str]], owners: dict[Place, str]) -> tuple[Progress, ...]:
         places = sorted({*commits, *owners})
         existing = set(self.admin.topic_names(internal=True)) if places else set()
-        ends = self.admin.offsets([place for place in places if place[0] in existing], "latest")
+        ends = self.admin.offsets([place for place in places if place[0] in existing], "latest", gone_ok=True)
         return tuple(
             Progress(
                 *place,
