@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import fcntl
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +30,7 @@ from headrace.spark.java import feature, java_home
 from headrace.spark.lake import TableError
 from headrace.spark.offsets import LostRecordsError
 from headrace.spark.pipeline import ready
+from headrace.spark.pipeline import state as states
 from headrace.spark.pipeline.config import FILE, load, parse, to_document
 from headrace.spark.pipeline.runner import Runner, cause, is_lasting
 from headrace.spark.pipeline.state import DEAD, FAILED, FINISHED, NEVER, RUNNING, STOPPED, RunningError, State
@@ -139,6 +142,17 @@ def test_only_one_runs_a_pipeline_and_a_dead_one_is_known_to_be_dead(tmp_path: P
     assert State(tmp_path).read()["state"] == DEAD  # it said "running", but holds no lock
     with State(tmp_path).held():
         assert not State(tmp_path).should_stop()  # an old wish does not stop a new run
+
+
+def test_who_only_asks_does_not_keep_anybody_from_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with State(tmp_path).held():
+        pass
+    with (tmp_path / ".headrace" / "lock").open() as asking:
+        fcntl.flock(asking, fcntl.LOCK_SH)
+        waits = SimpleNamespace(sleep=lambda seconds: fcntl.flock(asking, fcntl.LOCK_UN), time=time.time)
+        monkeypatch.setattr(states, "time", waits)
+        with State(tmp_path).held():
+            assert State(tmp_path).is_held()
 
 
 def test_rate_and_lag_are_counted_in_offsets() -> None:

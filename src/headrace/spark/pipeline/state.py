@@ -17,11 +17,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from headrace.core.errors import HeadraceError
 
 FOLDER: Final = ".headrace"
+ATTEMPTS: Final = 10
+PAUSE_SECONDS: Final = 0.1
 RUNNING, STOPPED, FINISHED, FAILED, NEVER, DEAD = "running", "stopped", "finished", "failed", "never run", "dead"
 
 
@@ -44,12 +46,19 @@ class State:
         """Be the one who runs. Raises RunningError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / "lock").open("a+") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise self._taken() from None
+            self._seize(lock)
             self._stop_file.unlink(missing_ok=True)
             yield
+
+    def _seize(self, lock: TextIO) -> None:
+        for attempt in range(ATTEMPTS):  # somebody may just be asking whether it is held
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                if attempt == ATTEMPTS - 1:
+                    raise self._taken() from None
+                time.sleep(PAUSE_SECONDS)
 
     def check_free(self) -> None:
         """Raises RunningError if someone runs this pipeline; cheap, to be asked before Spark is started."""
