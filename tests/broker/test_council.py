@@ -371,6 +371,24 @@ def test_a_node_that_leaves_is_fenced_at_once_and_hands_the_quorum_over():
     run(scenario)
 
 
+def test_leaving_takes_no_longer_than_it_may_though_nobody_answers():
+    async def scenario():
+        hall = await three()
+        place = hall.places[3]
+        place.council.ask = lambda command, *, timeout_s: never(timeout_s)
+        settings = ClusterSettings(session_ms=60_000, leave_ms=2000)
+        leaving = Attendance(place.council, place.controller, settings)
+        begun = asyncio.get_running_loop().time()
+        await leaving.leave()
+        assert 2.0 <= asyncio.get_running_loop().time() - begun < 3.0
+
+    async def never(timeout_s):
+        await asyncio.sleep(timeout_s)
+        raise ApiError(ErrorCode.request_timed_out)
+
+    run(scenario)
+
+
 def test_an_older_copy_of_a_data_directory_is_refused():
     async def scenario():
         hall = await three()

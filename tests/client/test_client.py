@@ -20,7 +20,7 @@ from headrace.client import (
     UnreachableError,
     groups,
 )
-from headrace.client.connection import addresses
+from headrace.client.connection import addresses, connection
 from headrace.core.errors import ConfigError
 
 
@@ -185,7 +185,9 @@ def test_bad_addresses_are_refused(text):
 def test_properties_win_over_everything(monkeypatch):
     monkeypatch.setenv("HEADRACE_BOOTSTRAP", "elsewhere:1")
     assert Connection().address == "elsewhere:1"
-    assert Connection("here:2", {"client.id": "me"}).config(acks="1")["client.id"] == "me"
+    mine = Connection("here:2", {"client.id": "me"}, 7.0)
+    assert mine.config(acks="1")["client.id"] == "me"
+    assert connection(mine, {"acks": "0"}) == Connection("here:2", {"client.id": "me", "acks": "0"}, 7.0)
 
 
 @pytest.fixture

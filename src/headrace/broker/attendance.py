@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -102,11 +103,11 @@ class Attendance:
     def _is_fenced(self) -> bool:
         return not self._controller.image.is_up(self._node_id)
 
-    async def beat(self, *, leaving: bool = False) -> Beaten | None:
+    async def beat(self, *, leaving: bool = False, within_s: float = math.inf) -> Beaten | None:
         """One beat; None if nobody answered, or nobody wants this node any more."""
         command = Beat(self._node_id, self.epoch, self._controller.applied_index, leaving, LEVEL)
         try:
-            answer = await self._council.ask(command, timeout_s=self._settings.session_ms / 1000)
+            answer = await self._council.ask(command, timeout_s=min(self._settings.session_ms / 1000, within_s))
         except ApiError as error:
             if error.code in REPLACED:
                 self.replaced = str(error)
@@ -125,8 +126,8 @@ class Attendance:
             return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.leave_ms / 1000
-        while loop.time() < deadline:
-            answer = await self.beat(leaving=True)
+        while (left_s := deadline - loop.time()) > 0:
+            answer = await self.beat(leaving=True, within_s=left_s)
             if (answer is not None and answer.may_leave) or self._is_replaced:
                 break
             if self._council.leader is None:

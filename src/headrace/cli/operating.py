@@ -75,7 +75,12 @@ def places(cluster: Cluster, spec: str) -> list[Placed]:
     topic, colon, numbers = spec.partition(":")
     if colon and not all(number.isdigit() for number in numbers.split(",")):
         raise UsageError(f"{spec!r} is not TOPIC or TOPIC:P,P")
-    known = {part.index: part for part in cluster.partitions() if part.topic == topic}
+    known: dict[int, Placed] = {}
+    for pause_s in (0.1, 0.3, 0.6, 0.0):  # the node that is asked may not have heard of a new topic yet
+        known = {part.index: part for part in cluster.partitions() if part.topic == topic}
+        if known:
+            break
+        time.sleep(pause_s)
     if not known:
         raise ClientError(f"topic {topic} does not exist", "UNKNOWN_TOPIC_OR_PART")
     wanted = sorted({int(number) for number in numbers.split(",")}) if colon else sorted(known)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -69,7 +69,7 @@ class Connection:
 def connection(bootstrap: str | Connection | None = None, properties: Mapping[str, str] | None = None) -> Connection:
     """What a constructor was given, as a Connection."""
     if isinstance(bootstrap, Connection):
-        return bootstrap
+        return replace(bootstrap, properties={**bootstrap.properties, **(properties or {})})
     return Connection(bootstrap or "", properties or {})
 
 

@@ -167,16 +167,15 @@ class Consumer:
         offset = confluent_kafka.OFFSET_BEGINNING if start == "earliest" else confluent_kafka.OFFSET_END
         chosen = []
         for topic in self.topics:
-            chosen += [TopicPartition(topic, index, offset) for index in partitions_of(self._consumer, topic)]
+            chosen += [TopicPartition(topic, index, offset) for index in self._partitions_of(topic)]
         self._consumer.assign(chosen)
 
-
-def partitions_of(client: confluent_kafka.Consumer, topic: str, timeout_s: float = 5.0) -> list[int]:
-    """A topic's partitions. Raises ClientError if there is no such topic."""
-    try:
-        found = client.list_topics(topic, timeout=timeout_s).topics[topic]
-    except KafkaException as error:
-        raise translate(error, f"look up topic {topic}") from None
-    if found.error is not None:
-        raise ClientError(f"topic {topic} does not exist", found.error.name())
-    return sorted(found.partitions)
+    def _partitions_of(self, topic: str) -> list[int]:
+        """Raises ClientError if there is no such topic."""
+        try:
+            found = self._consumer.list_topics(topic, timeout=self._connection.timeout_s).topics[topic]
+        except KafkaException as error:
+            raise translate(error, f"look up topic {topic}") from None
+        if found.error is not None:
+            raise ClientError(f"topic {topic} does not exist", found.error.name())
+        return sorted(found.partitions)
