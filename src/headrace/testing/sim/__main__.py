@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from headrace.testing.sim.run import campaign, nodes_of, simulate
@@ -16,6 +17,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="replay this one and print what happens")
     parser.add_argument("--nodes", type=int, help="machines (default: 1, 3 or 5, by the last digit of the seed)")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time (default: one per core)")
     parser.add_argument("--calm", action="store_true", help="without faults")
     parser.add_argument(
         "--plain", action="store_true", help="replay without what later histories have beyond the first"
@@ -28,8 +30,12 @@ def main() -> int:
         print(f"seed {report.seed} holds: {report.turns} turns, {report.virtual_s:.1f} s, digest {report.digest}")
         return 0
     seeds = range(given.first, given.first + given.seeds)
-    return 1 if campaign(seeds, nodes=given.nodes, variant=given.variant, keep_going=given.keep_going) else 0
+    how_many = {"nodes": given.nodes, "jobs": given.jobs}
+    return 1 if campaign(seeds, variant=given.variant, keep_going=given.keep_going, **how_many) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,15 +1,18 @@
-"""Many histories, one after the other; the first that fails is told, with the command that replays it."""
+"""Many histories, on all cores; the first that fails is told, with the command that replays it."""
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from multiprocessing.pool import Pool
 from types import FrameType
-from typing import Final, TextIO
+from typing import Final, NamedTuple, TextIO
 
 from headrace.testing.sim.world import Options, Report, World
 
@@ -46,6 +49,34 @@ def replay_command(seed: int, nodes: int, variant: str | None = None, *, plain: 
     return f"python -m headrace.testing.sim --seed {seed} --nodes {nodes}{more}"
 
 
+class Outcome(NamedTuple):
+    """What became of one history."""
+
+    seed: int
+    facts: dict[str, int]
+    fault: str  # and how to replay it; empty if all promises were kept
+
+
+def attempt(seed: int, nodes: int | None = None, variant: str | None = None) -> Outcome:
+    count = nodes or nodes_of(seed)
+    try:
+        with _bounded():
+            return Outcome(seed, dict(simulate(seed, nodes=count, variant=variant).facts), "")
+    except (Exception, SpinningError) as error:
+        where = traceback.format_exc(limit=-4)
+        replay = f"replay: {replay_command(seed, count, variant)}"
+        return Outcome(seed, {}, f"seed {seed}: {type(error).__name__}: {error}\n{where}{replay}")
+
+
+def workers(jobs: int) -> Pool:
+    """Processes for `attempt`. They end with the block in which they are used, whatever they do then."""
+    return multiprocessing.get_context("spawn").Pool(jobs, _leave_interrupts_to_the_parent)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def campaign(
     seeds: Iterable[int],
     *,
@@ -53,30 +84,26 @@ def campaign(
     variant: str | None = None,
     out: TextIO = sys.stdout,
     keep_going: bool = False,
+    jobs: int = 1,
 ) -> list[int]:
     """Run them all, with so many `nodes` or as many as their seeds say; the seeds that failed."""
     begun = time.perf_counter()
     failed: list[int] = []
     ran = 0
     facts: dict[str, int] = {}
-    for seed in seeds:
-        count = nodes or nodes_of(seed)
-        try:
-            with _bounded():
-                report = simulate(seed, nodes=count, variant=variant)
-        except (Exception, SpinningError) as error:
-            failed.append(seed)
-            print(f"seed {seed}: {type(error).__name__}: {error}", file=out)
-            traceback.print_exc(limit=-4, file=out)
-            print(f"replay: {replay_command(seed, count, variant)}", file=out, flush=True)
-            if not keep_going:
-                break
-        else:
-            for name, times in report.facts.items():
+    with ExitStack() as stack:
+        run = stack.enter_context(workers(jobs)).imap if jobs > 1 else map
+        for outcome in run(partial(attempt, nodes=nodes, variant=variant), seeds):
+            ran += 1
+            for name, times in outcome.facts.items():
                 facts[name] = facts.get(name, 0) + times
-        ran += 1
-        if ran % 50 == 0:
-            print(f"{ran} histories, {ran / (time.perf_counter() - begun):.2f} per second", file=out, flush=True)
+            if outcome.fault:
+                failed.append(outcome.seed)
+                print(outcome.fault, file=out, flush=True)
+                if not keep_going:
+                    break
+            if ran % 50 == 0:
+                print(f"{ran} histories, {ran / (time.perf_counter() - begun):.2f} per second", file=out, flush=True)
     seconds = time.perf_counter() - begun
     size = f"of {nodes} node(s)" if nodes else "of 1, 3 and 5 nodes"
     print(f"{ran} histories {size}, {len(failed)} failed, {ran / seconds:.2f} per second", file=out)
