@@ -71,7 +71,7 @@ class Stage(Protocol):
 class Lone:
     """One broker."""
 
-    patience = Patience(90.0, 120.0, 60.0, 60_000, 3000, 6000, 0.0)
+    patience = Patience(90.0, 120.0, 60.0, 60_000, 3000, 20_000, 0.0)
     replication_factor = 1
     offsets_partitions = 8
 
