@@ -16,7 +16,7 @@ from multiprocessing.pool import AsyncResult
 import pytest
 
 from headrace.testing.sim.loop import SimLoop
-from headrace.testing.sim.run import Outcome, attempt, replay_command, simulate, workers
+from headrace.testing.sim.run import JOBS, Outcome, attempt, replay_command, simulate, workers
 
 SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "200"))
 PORTION = 4
@@ -50,7 +50,7 @@ def check(histories: Iterable[tuple[int, int]], *, plain: bool = False) -> None:
 def outcomes(request: pytest.FixtureRequest) -> Iterator[dict[int, AsyncResult[Outcome]]]:
     """The histories that tests ask for, under way on all cores."""
     portions = [item.callspec.params["first"] for item in request.session.items if "outcomes" in item.fixturenames]
-    with workers(os.cpu_count() or 1) as pool:
+    with workers(JOBS) as pool:
         yield {seed: pool.apply_async(attempt, [seed]) for first in portions for seed in portion(first)}
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from headrace.testing.sim.run import campaign, nodes_of, simulate
+from headrace.testing.sim.run import JOBS, campaign, nodes_of, simulate
 from headrace.testing.sim.variants import VARIANTS
 
 
@@ -17,7 +16,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="replay this one and print what happens")
     parser.add_argument("--nodes", type=int, help="machines (default: 1, 3 or 5, by the last digit of the seed)")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="at a time (default: one per core)")
+    parser.add_argument("--jobs", type=int, default=JOBS, help="at a time (default: one per core, at most 4)")
     parser.add_argument("--calm", action="store_true", help="without faults")
     parser.add_argument(
         "--plain", action="store_true", help="replay without what later histories have beyond the first"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import sys
 import time
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple, TextIO
 from headrace.testing.sim.world import Options, Report, World
 
 NODES: Final = (1, 3, 3, 1, 5, 3, 1, 3, 3, 1)  # of a history whose seed has this last digit
+JOBS: Final = min(os.cpu_count() or 1, 4)  # a container may see more cores than it gets
 LONGEST_CPU_S: Final = 120  # a history takes about one
 
 
