@@ -79,8 +79,12 @@ class Member:
         self.client.subscribe(list(topics), on_revoke=self._on_revoke)
 
     def _on_revoke(self, client, places) -> None:
-        self.taken += [place.partition for place in places]
+        gone = {place.partition for place in places}
+        self.taken += sorted(gone)
         self._commit()
+        for message in [message for message in self._uncommitted if message.partition() in gone]:
+            self._uncommitted.remove(message)  # the next owner begins with it
+            self.seen.remove((message.partition(), message.offset()))
 
     @property
     def owned(self) -> set[int]:
