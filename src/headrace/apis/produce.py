@@ -10,7 +10,8 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND. The order of appends is the order of arrival.
 A transactional batch is appended if its partition is in the producer's transaction; from version 12 on it is put there
 by being sent (KIP-890). If the coordinator has to be asked for that, later requests of the same producer wait, too.
 
-Differs from Kafka: the records inside a batch are not validated one by one; a batch is what its header says.
+Differs from Kafka: the records inside a batch are not validated one by one; a batch is what its header says. When the
+first batch of an idempotent producer is refused for a passing reason, those behind it are, too (`broker/refusals.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 from headrace.apis.api import Api, Context, Encoded
 from headrace.broker.admission import Candidate, Ticket
 from headrace.broker.compressing import in_codec
+from headrace.broker.refusals import PASSING, Place
 from headrace.broker.service import few_in_sync
 from headrace.broker.waiting import Commit
 from headrace.core import limits
@@ -100,8 +102,9 @@ def _append_one(ctx: Context, request: ProduceRequest) -> Encoded | asyncio.Futu
     try:
         name = given if topic_id is None else ctx.service.topic_name(topic_id)
         _check_request(ctx, request, name)
-        rows.append(_append(ctx, request, name or "", index, records, NO_VERDICTS, waits, rows))
+        rows.append(_append(ctx, request, name or "", (given, topic_id, index), records, NO_VERDICTS, waits, rows))
     except ApiError as error:
+        _note(ctx, (given, topic_id, index), records, error)
         rows.append(_refused(ctx, index, error))
     answers: list[TopicAnswer] = [(given, topic_id, rows)]
     if not waits:
@@ -134,8 +137,9 @@ def _append_all(ctx: Context, request: ProduceRequest, verdicts: Verdicts) -> En
                 seen.add(place)
                 if verdicts and (fault := verdicts.get(place)) is not None:
                     raise fault
-                row = _append(ctx, request, place[0], index, records, verdicts, waits, rows)
+                row = _append(ctx, request, place[0], (given, topic_id, index), records, verdicts, waits, rows)
             except ApiError as error:
+                _note(ctx, (given, topic_id, index), records, error)
                 if acks == 0:
                     raise ProtocolError(f"Produce with acks=0 failed: {error}") from error
                 row = _refused(ctx, index, error)
@@ -151,12 +155,13 @@ def _append(
     ctx: Context,
     request: ProduceRequest,
     name: str,
-    index: int,
+    place: Place,
     records: bytes | None,
     verdicts: Verdicts,
     waits: list[Wait],
     rows: list[ProducedPartition],
 ) -> ProducedPartition:
+    index = place[2]
     if name in limits.INTERNAL_TOPICS:
         raise ApiError(ErrorCode.invalid_topic_exception, f"{name} is internal")
     try:
@@ -178,10 +183,18 @@ def _append(
         _check_keys(records, headers)
     if config.compression_type != "producer":
         records, headers = in_codec(records, headers, config)
+    if ctx.service.refusals:
+        is_known = log.producers.get(headers[0].producer_id) is not None
+        ctx.service.refusals.check(place, headers[0], ctx.service.clock.monotonic(), is_known=is_known)
     appended = partition.append(bytearray(records), headers)
     if request.acks == -1 and partition.high_watermark <= appended.last_offset:
         waits.append((partition, appended.last_offset + 1, rows, len(rows)))
     return ProducedPartition(index, 0, appended.base_offset, appended.append_time_ms, log.start_offset)
+
+
+def _note(ctx: Context, place: Place, records: bytes | None, error: ApiError) -> None:
+    if error.code in PASSING and (header := next(batch.headers(records or b""), None)) is not None:
+        ctx.service.refusals.note(place, header, ctx.service.clock.monotonic())
 
 
 def _check_admitted(

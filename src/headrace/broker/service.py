@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.departures import Departures
+from headrace.broker.refusals import Refusals
 from headrace.core.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Service:
     producer_ids: ProducerIds
     council: Council
     departures: Departures = field(default_factory=Departures)
+    refusals: Refusals = field(default_factory=Refusals)
     serving: bool = False  # clients; other nodes are always answered
     ready: bool = False
     _turn: int = 0

@@ -24,6 +24,7 @@ from headrace.broker.image import BrokerRecord, Image, MetadataRecord, Partition
 from headrace.broker.in_sync import InSyncSets
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
+from headrace.broker.refusals import Refusals
 from headrace.broker.replication import Replication
 from headrace.broker.service import Service
 from headrace.core.counters import Counters
@@ -85,6 +86,8 @@ class ReplicaNode:
             partitions=self.partitions,
             workers=workers,
             counters=counters,
+            clock=clock,
+            refusals=Refusals(),
             next_turn=lambda: 0,
             count_error=lambda api, code: None,
             topic_name=lambda topic_id: self.image.topic_names.get(topic_id),

@@ -27,10 +27,14 @@ def topic(peer: Peer) -> str:
 
 def fresh_topic(peer: Peer, **configs: str) -> str:
     name = f"batches-{next(NUMBERS)}"
+    create(peer, name, **configs)
+    return name
+
+
+def create(peer: Peer, name: str, **configs: str) -> None:
     rows = [{"name": key.replace("_", "."), "value": value} for key, value in configs.items()]
     wanted = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": rows}
     assert peer.call(19, 7, {"topics": [wanted], "timeout": 5000}).topics[0].error_code == ErrorCode.none
-    return name
 
 
 def produce(peer: Peer, topic: str, records: bytes | None, *, acks: int = -1, version: int = 9) -> Any:
@@ -199,6 +203,17 @@ def test_a_gap_in_the_sequence_is_refused(peer: Peer, topic: str):
     row = produce(peer, topic, plain(producer_id=producer_id, producer_epoch=epoch, base_sequence=7))
     assert row.error_code == ErrorCode.out_of_order_sequence_number
     assert end_of(peer, topic) == 3
+
+
+def test_what_came_behind_a_refused_first_batch_is_not_taken_before_it(peer: Peer):
+    """Clients that trust the order of acknowledgements would take the first one for written."""
+    producer_id, epoch = new_producer(peer)
+    first, second = (plain(producer_id=producer_id, producer_epoch=epoch, base_sequence=number) for number in (0, 3))
+    topic = f"batches-{next(NUMBERS)}"
+    assert produce(peer, topic, first).error_code == ErrorCode.unknown_topic_or_partition
+    create(peer, topic)
+    assert produce(peer, topic, second).error_code == ErrorCode.out_of_order_sequence_number
+    assert [produce(peer, topic, each).base_offset for each in (first, second)] == [0, 3]
 
 
 def test_an_old_epoch_is_fenced(peer: Peer, topic: str):
