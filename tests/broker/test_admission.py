@@ -14,6 +14,7 @@ from headrace.apis import produce
 from headrace.apis.api import Context, Encoded
 from headrace.broker.admission import Admission
 from headrace.broker.partition import Partition
+from headrace.broker.refusals import Refusals
 from headrace.core.errors import ApiError, ErrorCode, ProtocolError
 from headrace.testing.partitions import open_partition
 from headrace.testing.transactions import make_transactional
@@ -63,6 +64,8 @@ class Stage:
         self.counted: list[ErrorCode] = []
         self.service: Any = SimpleNamespace(
             partitions=SimpleNamespace(get=self._get),
+            refusals=Refusals(),
+            clock=SimpleNamespace(monotonic=lambda: 0.0),
             admission=Admission(self.coordinator),
             topic_name=lambda _: "orders",
             count_error=lambda _, code: self.counted.append(code),

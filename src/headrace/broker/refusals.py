@@ -31,6 +31,11 @@ PASSING: Final = frozenset(
         ErrorCode.unknown_topic_or_partition,
         ErrorCode.unknown_topic_id,
         ErrorCode.not_enough_replicas,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
     }
 )
 MOST: Final = 1000
