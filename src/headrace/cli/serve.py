@@ -135,7 +135,8 @@ async def _serve(settings: Settings, begun: float) -> None:
         flush=True,
     )
     await stopping.wait()
-    print("headrace is stopping", file=sys.stderr, flush=True)
+    sys.stderr.write("headrace is stopping\n")  # in one go: the log's thread writes there, too
+    sys.stderr.flush()
     await node.stop()
 
 
