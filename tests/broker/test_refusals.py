@@ -63,7 +63,16 @@ def test_an_old_refusal_does_not_count_when_there_is_a_new_one() -> None:
     refusals = Refusals()
     refusals.note(PLACE, header(0), 1.0)
     refusals.note(PLACE, header(50), 2.0 + LASTING_S)
+    assert is_out_of_order(refusals, PLACE, header(60), 2.0 + LASTING_S)
     assert not is_out_of_order(refusals, PLACE, header(50), 2.0 + LASTING_S)
+
+
+def test_in_quiet_times_nothing_is_left() -> None:
+    refusals = Refusals()
+    for producer_id in range(3):
+        refusals.note(PLACE, header(0, producer_id=producer_id), 1.0)
+    refusals.check(("u", None, 0), header(0), 2.0 + LASTING_S, is_known=False)
+    assert not refusals
 
 
 def test_batches_without_a_producer_are_not_noted_and_of_others_only_the_last() -> None:

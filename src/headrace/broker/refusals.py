@@ -46,7 +46,8 @@ class Refusals:
     """See the module."""
 
     def __init__(self) -> None:
-        self._lowest: dict[tuple[Place, int, int], tuple[int, float]] = {}  # and when it was refused last
+        # And when it was refused last; the oldest comes first.
+        self._lowest: dict[tuple[Place, int, int], tuple[int, float]] = {}
 
     def __len__(self) -> int:
         return len(self._lowest)
@@ -54,24 +55,32 @@ class Refusals:
     def note(self, place: Place, header: BatchHeader, now_s: float) -> None:
         if header.producer_id < 0 or header.base_sequence < 0:
             return
+        self._forget(now_s)
         key = (place, header.producer_id, header.producer_epoch)
-        lowest, noted_s = self._lowest.pop(key, (header.base_sequence, now_s))
-        if now_s - noted_s > LASTING_S:
-            lowest = header.base_sequence
+        lowest, _ = self._lowest.pop(key, (header.base_sequence, now_s))
         self._lowest[key] = min(lowest, header.base_sequence), now_s
         if len(self._lowest) > MOST:
             del self._lowest[next(iter(self._lowest))]
 
     def check(self, place: Place, header: BatchHeader, now_s: float, *, is_known: bool) -> None:
         """Before a batch is appended. Raises ApiError."""
+        self._forget(now_s)
         key = (place, header.producer_id, header.producer_epoch)
         noted = self._lowest.get(key)
         if noted is None:
             return
-        lowest, noted_s = noted
-        if not is_known and header.base_sequence > lowest and now_s - noted_s <= LASTING_S:
+        lowest, _ = noted
+        if not is_known and header.base_sequence > lowest:
             raise ApiError(
                 ErrorCode.out_of_order_sequence_number,
                 f"producer {header.producer_id} sent sequence {header.base_sequence}, but {lowest} was refused before",
             )
         del self._lowest[key]
+
+    def _forget(self, now_s: float) -> None:
+        """What is too old. In quiet times nothing is left, and a Produce need not ask."""
+        while self._lowest:
+            key, (_, noted_s) = next(iter(self._lowest.items()))
+            if now_s - noted_s <= LASTING_S:
+                return
+            del self._lowest[key]
