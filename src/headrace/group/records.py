@@ -78,7 +78,7 @@ class OffsetCommit(msgspec.Struct, frozen=True, array_like=True):
 Value = GroupMetadata | OffsetCommit | ConsumerValue
 Record = tuple[bytes, bytes | None]
 
-_encode = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode  # equal sets are equal bytes, too
 _decode_key: Callable[[bytes], Key] = msgspec.msgpack.Decoder(Key).decode
 _VALUES: Mapping[type[Key], type[Value]] = {
     GroupKey: GroupMetadata,
