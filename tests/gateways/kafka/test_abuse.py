@@ -6,12 +6,15 @@ import itertools
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from headrace import Broker
+from headrace.core import limits
 from headrace.core.errors import ErrorCode
+from headrace.gateways.kafka import server
 from headrace.testing.peer import ClosedError, Peer, frame, header, is_serving, payload
 from headrace.wire.batch import build
 
@@ -224,6 +227,33 @@ def test_a_peer_that_never_reads_is_paused_and_others_are_served(broker: Broker,
         greedy.socket.settimeout(60)
         for number in sent[:10]:
             assert len(greedy.receive(1, 11, number).responses[0].partitions[0].records) > 4_000_000
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """A broker that waits only 0.3 s for the rest of a frame."""
+    monkeypatch.setattr(server, "SWEEP_SECONDS", 0.02)
+    monkeypatch.setattr(server, "HALF_FRAME_SECONDS", 0.3)
+    with Broker() as broker:
+        yield broker
+
+
+def test_a_frame_that_is_never_finished_closes_the_connection(hasty: Broker):
+    with Peer(hasty.bootstrap_servers) as peer:
+        peer.send_bytes(frame(payload(18, 0, {}, 1))[:-1])
+        assert peer.is_closed()
+
+
+def test_a_frame_is_not_given_up_while_nobody_reads_it(hasty: Broker):
+    with Peer(hasty.bootstrap_servers) as peer, Peer(hasty.bootstrap_servers) as other:
+        fetch = payload(1, 11, fetch_request(fresh_topic(other), max_wait=1500), 5)
+        last = frame(payload(18, 0, {}, 6))
+        peer.send_bytes(frame(fetch) * limits.IN_FLIGHT_PER_CONNECTION + last[:7])
+        is_serving(hasty.bootstrap_servers)  # so that the broker has read that, and reads no more
+        peer.send_bytes(last[7:])
+        for _ in range(limits.IN_FLIGHT_PER_CONNECTION):
+            assert peer.receive(1, 11, 5).error_code == ErrorCode.none
+        assert peer.receive(18, 0, 6).error_code == ErrorCode.none
 
 
 def test_connections_over_the_cap_are_closed_at_once_and_places_become_free():

@@ -127,8 +127,8 @@ class Connection(asyncio.Protocol):
 
     @property
     def half_frame(self) -> bool:
-        """The peer has begun a frame and not finished it."""
-        return self._splitter.pending_bytes > 0
+        """The peer has begun a frame and not finished it, though it is being listened to."""
+        return self._reading and self._splitter.pending_bytes > 0
 
     # -- requests
 
@@ -397,6 +397,7 @@ class Connection(asyncio.Protocol):
             return
         if room != self._reading:
             self._reading = room
+            self.last_active = self._loop.time()  # while it was not read from, the peer could not show that it is there
             (transport.resume_reading if room else transport.pause_reading)()
 
     def _resume(self) -> None:
