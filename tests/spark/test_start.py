@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
+from typing import Any
+
+import psutil
+
+from headrace import Broker
 
 
 def test_planning_loads_nothing_that_opens_records() -> None:
@@ -35,3 +41,17 @@ assert len(kernel.fill.signatures) == len(kernel.walk.signatures) == 1, "compile
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (0, ""), found.stderr
+
+
+def test_what_spark_starts_to_plan_a_query_reads_no_zip(spark: Any, broker: Broker) -> None:
+    """A module in a zip is compiled at every start: four times slower."""
+    spark.read.format("headrace").options(
+        **{"kafka.bootstrap.servers": broker.bootstrap_servers, "subscribe": "t"}
+    ).load()
+    planners = []
+    for each in psutil.Process(spark.sparkContext._gateway.proc.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if any("pyspark.sql.worker" in word for word in each.cmdline()):
+                planners.append(each.environ()["PYTHONPATH"])
+    assert planners
+    assert not [path for path in planners if ".zip" in path or ".jar" in path]

@@ -11,6 +11,7 @@ import typer
 
 from headrace.cli import dlq, output, ready
 from headrace.cli.options import Json
+from headrace.cli.prepare import prepare
 from headrace.cli.report import UsageError
 from headrace.core.errors import HeadraceError
 
@@ -287,5 +288,6 @@ def _view(found: dict[str, Any]) -> Any:
     return view
 
 
+app.command()(prepare)
 ready.register(app)
 app.add_typer(dlq.app, name="dlq")

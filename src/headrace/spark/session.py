@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.core.errors import ConfigError
+from headrace.spark.class_archive import is_there, with_archive
 from headrace.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
 
 OLDEST_PYSPARK: Final = (4, 2)
 TASK_FAILURES: Final = 4
+END_SECONDS: Final = 300.0
+DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
+EXECUTOR_OPTIONS: Final = "spark.executor.extraJavaOptions"
 _RENAMING: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _QUIET: Final = Path(__file__).with_name("log4j2.properties")
 _UNCHECKED_ARROW: Final = "-Darrow.enable_unsafe_memory_access=true"
@@ -44,7 +48,7 @@ _WORKER: Final = """#!/bin/sh
 kept=
 IFS=:
 for each in $PYTHONPATH; do
-  case "$each" in */pyspark.zip|*/py4j-*-src.zip) ;; *) kept="$kept${{kept:+:}}$each" ;; esac
+  case "$each" in */pyspark.zip|*/py4j-*-src.zip|*/spark-core_*.jar) ;; *) kept="$kept${{kept:+:}}$each" ;; esac
 done
 unset IFS PYTHONDONTWRITEBYTECODE
 export PYTHONPATH="$kept"
@@ -76,8 +80,17 @@ def spark_session(
     log = Path(log_file) if log_file is not None else _log_path()
     session = _start(settings(name, master, conf or {}), log)
     if say is not None:
-        say(f"Spark is up after {time.monotonic() - began:.1f} s (its log: {log})")
+        advice = "" if is_there(java_home()) else "; faster after: headrace pipeline prepare"
+        say(f"Spark is up after {time.monotonic() - began:.1f} s (its log: {log}{advice})")
     return session
+
+
+def end(session: SparkSession) -> None:
+    """End a session and its Java, and wait until that is gone. Raises TimeoutExpired."""
+    gateway: Any = session.sparkContext._gateway
+    session.stop()
+    gateway.proc.stdin.close()  # what Spark's Java waits for
+    gateway.proc.wait(END_SECONDS)
 
 
 @cache
@@ -123,14 +136,13 @@ def settings(name: str, master: str, conf: Mapping[str, str]) -> dict[str, str]:
             "spark.sql.warehouse.dir": f"{tempfile.gettempdir()}/headrace-spark-warehouse-{os.getuid()}",
         }
     found.update(conf)
-    driver, executor = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
-    given = conf.get(driver, "")
+    given = conf.get(DRIVER_OPTIONS, "")
     own = [f"-Dlog4j2.configurationFile={_QUIET.as_uri()}", _UNCHECKED_ARROW]
     if local and not re.search(r"-XX:\+Use\w+GC\b", given):  # Java does not take two
         own.append(_COLLECTOR)
     # Ours first: of two equal properties Java takes the last.
-    found[driver] = " ".join([*own, given]).rstrip()
-    found[executor] = f"{_UNCHECKED_ARROW} {conf.get(executor, '')}".rstrip()
+    found[DRIVER_OPTIONS] = " ".join([*own, given]).rstrip()
+    found[EXECUTOR_OPTIONS] = f"{_UNCHECKED_ARROW} {conf.get(EXECUTOR_OPTIONS, '')}".rstrip()
     return found
 
 
@@ -139,10 +151,11 @@ def is_local(master: str) -> bool:
 
 
 def worker_python() -> str:
-    """This Python, for Spark's workers on this machine.
+    """This Python, for Spark's workers and planners on this machine.
 
-    Spark puts its own zip of pyspark before everything else, and a module in a zip is compiled at every start. The
-    installed copy is the same and takes a third of the time, so a script leaves the zips out.
+    Spark puts its own zip of pyspark before everything else, and a module in a zip is compiled at every start; so does
+    a jar, whose thousands of names are read in vain. The installed copy is the same and takes a quarter of the time,
+    so a script leaves them out.
     """
     place = Path(tempfile.gettempdir()) / f"headrace-python-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
@@ -189,14 +202,15 @@ def _start(conf: Mapping[str, str], log: Path) -> SparkSession:
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = java_home()
+    os.environ["JAVA_HOME"] = java = java_home()
     # On a cluster, Python may lie elsewhere: who knows where has said so.
     elsewhere = os.environ.get("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_PYTHON"] = worker_python() if is_local(conf["spark.master"]) else elsewhere
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = worker_python()  # with which Spark plans, here on the driver's machine
     # Workers must find what this process finds, also when the package is not installed but on the path.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([*_source_paths(), *_python_path()]))
     whole = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+    whole.set(DRIVER_OPTIONS, with_archive(java, conf[DRIVER_OPTIONS]))
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as sink:
         try:

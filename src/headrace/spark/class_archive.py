@@ -1,0 +1,75 @@
+"""Spark's Java classes, kept as Java has them in memory (class data sharing): Spark starts faster.
+
+Rules:
+- It is made when somebody asks for it (`headrace pipeline prepare`), for it takes a minute and some 200 MB.
+- It lies in the environment of this Python, and is gone with it. Its name tells the Java and the Spark that it is for.
+- Java is the judge of whether an archive fits. One that does not is left alone, and all goes as without it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version as package_version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from headrace.core.errors import HeadraceError
+
+_USE: Final = "-XX:SharedArchiveFile"
+_MAKE: Final = "-XX:ArchiveClassesAtExit"
+
+
+def archive_path(java: str) -> Path:
+    """Where the archive for a Java (its home) and the installed Spark lies, or would lie."""
+    program = Path(java, "bin", "java").resolve()
+    with program.open("rb") as file:  # it may be a script of ours, which is written again at every start
+        beginning = file.read(4096)
+    facts = (str(program), program.stat().st_size, beginning, _spark_home(), package_version("pyspark"))
+    name = hashlib.blake2b(repr(facts).encode(), digest_size=8).hexdigest()
+    return Path(sys.prefix, "share", "headrace", f"spark-{name}.jsa")
+
+
+def is_there(java: str) -> bool:
+    return archive_path(java).exists()
+
+
+def with_archive(java: str, options: str) -> str:
+    """Options for Java, with the archive if there is one, unless they name another."""
+    if _USE in options or _MAKE in options or not is_there(java):
+        return options
+    return f"{options} {_option(_USE, archive_path(java))}"
+
+
+@contextmanager
+def making(java: str) -> Iterator[str]:
+    """The option for a Java that is to end inside: what it then leaves becomes the archive. Raises HeadraceError."""
+    path = archive_path(java)
+    half = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield _option(_MAKE, half)
+        if not half.exists():
+            raise HeadraceError("this Java kept nothing (it may lack class data sharing); Spark starts as before")
+        for old in path.parent.glob("spark-*.jsa"):
+            old.unlink(missing_ok=True)
+        half.replace(path)
+    except OSError as error:
+        raise HeadraceError(f"cannot write to {path.parent}: {(error.strerror or str(error)).lower()}") from error
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def _option(name: str, path: Path) -> str:
+    text = f"{name}={path}"
+    return f'"{text}"' if " " in text else text  # Spark splits at spaces as a shell does
+
+
+def _spark_home() -> str:
+    found = find_spec("pyspark")
+    own = "" if found is None or found.origin is None else str(Path(found.origin).parent)
+    return os.environ.get("SPARK_HOME", own)

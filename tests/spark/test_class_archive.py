@@ -1,0 +1,104 @@
+"""The archive of Spark's Java classes: which is used, and how it comes to be."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import HeadraceError
+from headrace.spark.class_archive import archive_path, making, with_archive
+
+
+@pytest.fixture
+def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The home of a Java, in an environment of its own."""
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "an environment"))
+    return install(tmp_path / "java", b"Java")
+
+
+def install(home: Path, program: bytes) -> str:
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_bytes(program)
+    return str(home)
+
+
+def make(java: str) -> None:
+    with making(java) as option:
+        Path(option.strip('"').partition("=")[2]).write_bytes(b"classes")
+
+
+def test_every_java_and_every_spark_has_its_own_archive(
+    java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {archive_path(java), archive_path(install(tmp_path / "other", b"Java"))}
+    Path(java, "bin", "java").write_bytes(b"a newer Java")
+    found.add(archive_path(java))
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    found.add(archive_path(java))
+    assert len(found) == 4
+
+
+def test_a_script_that_is_written_again_is_the_same_java(java: str) -> None:
+    before = archive_path(java)
+    Path(java, "bin", "java").write_bytes(b"Java")
+    assert archive_path(java) == before
+
+
+def test_java_gets_an_archive_only_if_there_is_one(java: str) -> None:
+    assert with_archive(java, "-Xmx1g") == "-Xmx1g"
+    make(java)
+    assert with_archive(java, "-Xmx1g") == f'-Xmx1g "-XX:SharedArchiveFile={archive_path(java)}"'
+
+
+@pytest.mark.parametrize("own", ["-XX:SharedArchiveFile=mine", "-Xmx1g -XX:ArchiveClassesAtExit=mine"])
+def test_who_names_an_archive_gets_no_other(java: str, own: str) -> None:
+    make(java)
+    assert with_archive(java, own) == own
+
+
+def test_a_new_archive_takes_the_place_of_those_that_nothing_reads_any_more(java: str) -> None:
+    make(java)
+    old = archive_path(java)
+    Path(java, "bin", "java").write_bytes(b"a newer Java")
+    make(java)
+    assert not old.exists() and list(old.parent.iterdir()) == [archive_path(java)]
+
+
+def test_a_java_that_keeps_nothing_is_told_and_the_archive_before_it_stays(java: str) -> None:
+    make(java)
+    with pytest.raises(HeadraceError, match="kept nothing"), making(java):
+        pass
+    assert archive_path(java).exists()
+
+
+def test_an_interrupted_attempt_leaves_nothing_behind(java: str) -> None:
+    def interrupted() -> None:
+        with making(java) as option:
+            Path(option.strip('"').partition("=")[2]).write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(archive_path(java).parent.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.process
+def test_a_prepared_spark_takes_its_classes_from_the_archive(quick: dict[str, str], tmp_path: Path) -> None:
+    def run(program: str) -> str:
+        here = f"import sys; sys.prefix = {str(tmp_path)!r}\n"
+        found = subprocess.run([sys.executable, "-c", here + program], capture_output=True, text=True)
+        assert found.returncode == 0, found.stderr
+        return found.stderr
+
+    assert "Spark starts from" in run("from headrace.cli.prepare import prepare; prepare()")
+    assert "nothing to do" in run("from headrace.cli.prepare import prepare; prepare()")
+    log = tmp_path / "classes.log"
+    options = {"spark.driver.extraJavaOptions": f"-Xlog:class+load:file={log}"}
+    run(f"from headrace.spark.session import end, spark_session; end(spark_session('test', 'local[1]', {options}))")
+    lines = [line for line in log.read_text(encoding="utf-8").splitlines() if " org.apache.spark." in line]
+    kept = [line for line in lines if "shared objects file (top)" in line]
+    assert len(kept) > 0.8 * len(lines) > 800
