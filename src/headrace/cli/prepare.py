@@ -25,8 +25,9 @@ def prepare(
     """Make Spark start faster: done once, takes a minute, and some 200 MB beside this Python."""
     from headrace.spark.class_archive import archive_path, is_there, making
     from headrace.spark.java import java_home
-    from headrace.spark.session import DRIVER_OPTIONS, end, spark_session
+    from headrace.spark.session import DRIVER_OPTIONS, check_pyspark, passing_session
 
+    check_pyspark()
     java = java_home()
     path = archive_path(java)
     if is_there(java) and not again:
@@ -34,16 +35,12 @@ def prepare(
         return
     output.note("a small pipeline runs once, so that Java can keep what it loads (a minute) ...")
     with tempfile.TemporaryDirectory(prefix="headrace-prepare-") as folder, making(java) as option:
-        log = Path(folder, "spark.log")
         options = {
             "spark.sql.shuffle.partitions": "1",
             DRIVER_OPTIONS: f"-XX:TieredStopAtLevel=1 {option}",  # what is compiled is not kept
         }
-        spark = spark_session("headrace prepare", "local[2]", options, log_file=log)
-        try:
+        with passing_session("headrace prepare", options, Path(folder, "spark.log")) as spark:
             rehearse(spark, Path(folder, "example"))
-        finally:
-            end(spark)
     output.note(f"Spark starts from {path} now ({output.size(path.stat().st_size)})")
 
 

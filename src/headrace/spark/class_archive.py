@@ -55,8 +55,9 @@ def making(java: str) -> Iterator[str]:
         yield _option(_MAKE, half)
         if not half.exists():
             raise HeadraceError("this Java kept nothing (it may lack class data sharing); Spark starts as before")
-        for old in path.parent.glob("spark-*.jsa"):
-            old.unlink(missing_ok=True)
+        for old in path.parent.glob("spark-*.jsa*"):
+            if old != half:
+                old.unlink(missing_ok=True)
         half.replace(path)
     except OSError as error:
         raise HeadraceError(f"cannot write to {path.parent}: {(error.strerror or str(error)).lower()}") from error

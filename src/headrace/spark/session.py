@@ -20,7 +20,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
@@ -68,7 +69,7 @@ def spark_session(
 
     `conf` wins over everything that is set here. Raises ConfigError.
     """
-    _check_pyspark()
+    check_pyspark()
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
@@ -85,12 +86,19 @@ def spark_session(
     return session
 
 
-def end(session: SparkSession) -> None:
-    """End a session and its Java, and wait until that is gone. Raises TimeoutExpired."""
+@contextmanager
+def passing_session(name: str, conf: Mapping[str, str], log_file: Path) -> Iterator[SparkSession]:
+    """A local session whose Java has ended afterwards: in peace if all went well, and killed if not."""
+    session = spark_session(name, "local[2]", conf, log_file=log_file)
     gateway: Any = session.sparkContext._gateway
-    session.stop()
-    gateway.proc.stdin.close()  # what Spark's Java waits for
-    gateway.proc.wait(END_SECONDS)
+    try:
+        yield session
+        session.stop()
+        gateway.proc.stdin.close()  # what Spark's Java waits for
+        gateway.proc.wait(END_SECONDS)
+    except BaseException:
+        gateway.proc.kill()
+        raise
 
 
 @cache
@@ -102,7 +110,7 @@ def quiet_errors() -> None:
     screen = logging.StreamHandler()
     screen.addFilter(lambda record: not record.getMessage().startswith("Exception while sending command"))
     logging.getLogger().addHandler(screen)
-    _check_pyspark()
+    check_pyspark()
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -179,7 +187,8 @@ def with_retries(master: str) -> str:
     return f"local[{found[1]},{TASK_FAILURES}]" if found else master
 
 
-def _check_pyspark() -> None:
+def check_pyspark() -> None:
+    """Raises ConfigError if Spark is not installed, or is too old."""
     try:
         found = package_version("pyspark")
     except PackageNotFoundError:
