@@ -25,9 +25,9 @@ def prepare(
     """Make Spark start faster: done once, takes a minute, and some 200 MB beside this Python."""
     from headrace.spark.class_archive import archive_path, is_there, making
     from headrace.spark.java import java_home
-    from headrace.spark.session import DRIVER_OPTIONS, check_pyspark, passing_session
+    from headrace.spark.session import DRIVER_OPTIONS, passing_session, quiet_errors
 
-    check_pyspark()
+    quiet_errors()
     java = java_home()
     path = archive_path(java)
     if is_there(java) and not again:

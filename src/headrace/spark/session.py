@@ -17,6 +17,7 @@ import hashlib
 import logging
 import os
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -91,6 +92,7 @@ def passing_session(name: str, conf: Mapping[str, str], log_file: Path) -> Itera
     """A local session whose Java has ended afterwards: in peace if all went well, and killed if not."""
     session = spark_session(name, "local[2]", conf, log_file=log_file)
     gateway: Any = session.sparkContext._gateway
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # PySpark's would talk to Java first
     try:
         yield session
         session.stop()
@@ -108,7 +110,8 @@ def quiet_errors() -> None:
     It would for a Java that has ended, and for a query that names what is not there.
     """
     screen = logging.StreamHandler()
-    screen.addFilter(lambda record: not record.getMessage().startswith("Exception while sending command"))
+    noise = ("Exception while sending command", "KeyboardInterrupt while sending command")
+    screen.addFilter(lambda record: not record.getMessage().startswith(noise))
     logging.getLogger().addHandler(screen)
     check_pyspark()
     from pyspark.logger import PySparkLogger
@@ -221,15 +224,18 @@ def _start(conf: Mapping[str, str], log: Path) -> SparkSession:
     whole = SparkConf(loadDefaults=False).setAll(list(conf.items()))
     whole.set(DRIVER_OPTIONS, with_archive(java, conf[DRIVER_OPTIONS]))
     log.parent.mkdir(parents=True, exist_ok=True)
+    gateway: Any = None
     with log.open("ab") as sink:
         try:
-            gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
-                whole, {"stdout": sink, "stderr": sink}
-            )
+            gateway = launch_gateway(whole, {"stdout": sink, "stderr": sink})  # type: ignore[no-untyped-call]
             SparkContext(conf=whole, gateway=gateway)
-        except Exception as error:
+            return SparkSession.builder.getOrCreate()
+        except BaseException as error:
+            if gateway is not None:
+                gateway.proc.kill()
+            if not isinstance(error, Exception):
+                raise
             raise ConfigError(f"Spark did not start: {_reason(log, error)} (its log: {log})") from None
-    return SparkSession.builder.getOrCreate()
 
 
 def _source_paths() -> list[str]:
