@@ -16,12 +16,14 @@ from headrace.spark.class_archive import archive_path, making, with_archive
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The home of a Java, in an environment of its own."""
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "an environment"))
-    return install(tmp_path / "java", b"Java")
+    return install(tmp_path / "java")
 
 
-def install(home: Path, program: bytes) -> str:
-    (home / "bin").mkdir(parents=True)
-    (home / "bin" / "java").write_bytes(program)
+def install(home: Path, program: str = "exit 0") -> str:
+    """A Java that does what a test needs."""
+    (home / "bin").mkdir(parents=True, exist_ok=True)
+    (home / "bin" / "java").write_text(f"#!/bin/sh\n{program}\n", encoding="utf-8")
+    (home / "bin" / "java").chmod(0o700)
     return str(home)
 
 
@@ -33,8 +35,8 @@ def make(java: str) -> None:
 def test_every_java_and_every_spark_has_its_own_archive(
     java: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = {archive_path(java), archive_path(install(tmp_path / "other", b"Java"))}
-    Path(java, "bin", "java").write_bytes(b"a newer Java")
+    found = {archive_path(java), archive_path(install(tmp_path / "other"))}
+    install(Path(java), "exit 0 # a newer one")
     found.add(archive_path(java))
     monkeypatch.setenv("SPARK_HOME", "/opt/spark")
     found.add(archive_path(java))
@@ -43,7 +45,7 @@ def test_every_java_and_every_spark_has_its_own_archive(
 
 def test_a_script_that_is_written_again_is_the_same_java(java: str) -> None:
     before = archive_path(java)
-    Path(java, "bin", "java").write_bytes(b"Java")
+    install(Path(java))
     assert archive_path(java) == before
 
 
@@ -62,7 +64,7 @@ def test_who_names_an_archive_gets_no_other(java: str, own: str) -> None:
 def test_a_new_archive_takes_the_place_of_those_that_nothing_reads_any_more(java: str) -> None:
     make(java)
     old = archive_path(java)
-    Path(java, "bin", "java").write_bytes(b"a newer Java")
+    install(Path(java), "exit 0 # a newer one")
     make(java)
     assert not old.exists() and list(old.parent.iterdir()) == [archive_path(java)]
 
@@ -72,6 +74,12 @@ def test_a_java_that_keeps_nothing_is_told_and_the_archive_before_it_stays(java:
     with pytest.raises(HeadraceError, match="kept nothing"), making(java):
         pass
     assert archive_path(java).exists()
+
+
+def test_a_java_without_class_data_sharing_is_told_at_once(java: str) -> None:
+    install(Path(java), '[ "$1" != -Xshare:on ]')
+    with pytest.raises(HeadraceError, match="no archive of its own"):
+        make(java)
 
 
 def test_an_interrupted_attempt_leaves_nothing_behind(java: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -49,12 +50,14 @@ def with_archive(java: str, options: str) -> str:
 def making(java: str) -> Iterator[str]:
     """The option for a Java that is to end inside: what it then leaves becomes the archive. Raises HeadraceError."""
     path = archive_path(java)
+    if not _shares(java):
+        raise HeadraceError(f"the Java in {java} has no archive of its own classes to build on; Spark starts as before")
     half = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield _option(_MAKE, half)
         if not half.exists():
-            raise HeadraceError("this Java kept nothing (it may lack class data sharing); Spark starts as before")
+            raise HeadraceError(f"the Java in {java} kept nothing; Spark starts as before")
         for old in path.parent.glob("spark-*.jsa*"):
             if old != half:
                 old.unlink(missing_ok=True)
@@ -63,6 +66,11 @@ def making(java: str) -> Iterator[str]:
         raise HeadraceError(f"cannot write to {path.parent}: {(error.strerror or str(error)).lower()}") from error
     finally:
         half.unlink(missing_ok=True)
+
+
+def _shares(java: str) -> bool:
+    """Whether a Java has the archive that ours is put on top of."""
+    return subprocess.run([Path(java, "bin", "java"), "-Xshare:on", "-version"], capture_output=True).returncode == 0
 
 
 def _option(name: str, path: Path) -> str:
