@@ -71,7 +71,7 @@ def test_a_new_archive_takes_the_place_of_those_that_nothing_reads_any_more(java
 
 def test_a_java_that_keeps_nothing_is_told_and_the_archive_before_it_stays(java: str) -> None:
     make(java)
-    with pytest.raises(HeadraceError, match="kept nothing"), making(java):
+    with pytest.raises(HeadraceError, match="kept nothing that"), making(java):
         pass
     assert archive_path(java).exists()
 
@@ -80,6 +80,13 @@ def test_a_java_without_class_data_sharing_is_told_at_once(java: str) -> None:
     install(Path(java), '[ "$1" != -Xshare:on ]')
     with pytest.raises(HeadraceError, match="no archive of its own"):
         make(java)
+
+
+def test_an_archive_with_which_java_does_not_start_is_not_kept(java: str) -> None:
+    install(Path(java), 'case "$1" in -XX:SharedArchiveFile=*) exit 134; esac')
+    with pytest.raises(HeadraceError, match="kept nothing that"):
+        make(java)
+    assert list(archive_path(java).parent.iterdir()) == []
 
 
 def test_an_interrupted_attempt_leaves_nothing_behind(java: str) -> None:

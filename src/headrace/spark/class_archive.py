@@ -50,14 +50,16 @@ def with_archive(java: str, options: str) -> str:
 def making(java: str) -> Iterator[str]:
     """The option for a Java that is to end inside: what it then leaves becomes the archive. Raises HeadraceError."""
     path = archive_path(java)
-    if not _shares(java):
+    if not _starts(java, "-Xshare:on"):
         raise HeadraceError(f"the Java in {java} has no archive of its own classes to build on; Spark starts as before")
     half = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield _option(_MAKE, half)
-        if not half.exists():
-            raise HeadraceError(f"the Java in {java} kept nothing; Spark starts as before")
+        if not half.exists() or not _starts(java, _name(_USE, half)):
+            raise HeadraceError(f"the Java in {java} kept nothing that it can use; Spark starts as before")
+        with half.open("rb") as file:
+            os.fsync(file.fileno())  # Java trusts what it finds: half an archive would be the end of it
         for old in path.parent.glob("spark-*.jsa*"):
             if old != half:
                 old.unlink(missing_ok=True)
@@ -68,13 +70,16 @@ def making(java: str) -> Iterator[str]:
         half.unlink(missing_ok=True)
 
 
-def _shares(java: str) -> bool:
-    """Whether a Java has the archive that ours is put on top of."""
-    return subprocess.run([Path(java, "bin", "java"), "-Xshare:on", "-version"], capture_output=True).returncode == 0
+def _starts(java: str, option: str) -> bool:
+    return subprocess.run([Path(java, "bin", "java"), option, "-version"], capture_output=True).returncode == 0
 
 
-def _option(name: str, path: Path) -> str:
-    text = f"{name}={path}"
+def _name(option: str, path: Path) -> str:
+    return f"{option}={path}"
+
+
+def _option(option: str, path: Path) -> str:
+    text = _name(option, path)
     return f'"{text}"' if " " in text else text  # Spark splits at spaces as a shell does
 
 
