@@ -89,6 +89,12 @@ def test_an_archive_with_which_java_does_not_start_is_not_kept(java: str) -> Non
     assert list(archive_path(java).parent.iterdir()) == []
 
 
+def test_an_environment_that_cannot_be_written_is_told(java: str) -> None:
+    Path(sys.prefix).write_text("not a directory")
+    with pytest.raises(HeadraceError, match=r"cannot write .*not a directory"):
+        make(java)
+
+
 def test_an_interrupted_attempt_leaves_nothing_behind(java: str) -> None:
     def interrupted() -> None:
         with making(java) as option:

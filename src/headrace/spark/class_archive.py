@@ -53,21 +53,29 @@ def making(java: str) -> Iterator[str]:
     if not _starts(java, "-Xshare:on"):
         raise HeadraceError(f"the Java in {java} has no archive of its own classes to build on; Spark starts as before")
     half = path.with_name(f"{path.name}.{os.getpid()}")
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+    try:
         yield _option(_MAKE, half)
         if not half.exists() or not _starts(java, _name(_USE, half)):
             raise HeadraceError(f"the Java in {java} kept nothing that it can use; Spark starts as before")
-        with half.open("rb") as file:
-            os.fsync(file.fileno())  # Java trusts what it finds: half an archive would be the end of it
-        for old in path.parent.glob("spark-*.jsa*"):
-            if old != half:
-                old.unlink(missing_ok=True)
-        half.replace(path)
-    except OSError as error:
-        raise HeadraceError(f"cannot write to {path.parent}: {(error.strerror or str(error)).lower()}") from error
+        with _writing(path):
+            with half.open("rb") as file:
+                os.fsync(file.fileno())  # Java trusts what it finds: half an archive would be the end of it
+            for old in path.parent.glob("spark-*.jsa*"):
+                if old != half:
+                    old.unlink(missing_ok=True)
+            half.replace(path)
     finally:
         half.unlink(missing_ok=True)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise HeadraceError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _starts(java: str, option: str) -> bool:
