@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -28,8 +29,14 @@ def install(home: Path, program: str = "exit 0") -> str:
 
 
 def make(java: str) -> None:
-    with making(java) as option:
-        Path(option.strip('"').partition("=")[2]).write_bytes(b"classes")
+    with making(java) as options:
+        leave(options)
+
+
+def leave(options: str) -> None:
+    """What Java does at its end."""
+    [made] = re.findall(r"-XX:ArchiveClassesAtExit=([^\"]+)", options)
+    Path(made).write_bytes(b"classes")
 
 
 def test_every_java_and_every_spark_has_its_own_archive(
@@ -69,16 +76,23 @@ def test_a_new_archive_takes_the_place_of_those_that_nothing_reads_any_more(java
     assert not old.exists() and list(old.parent.iterdir()) == [archive_path(java)]
 
 
-def test_a_java_that_keeps_nothing_is_told_and_the_archive_before_it_stays(java: str) -> None:
-    make(java)
+def test_a_java_that_keeps_nothing_is_told(java: str) -> None:
     with pytest.raises(HeadraceError, match="kept nothing that"), making(java):
         pass
-    assert archive_path(java).exists()
+    assert with_archive(java, "-Xmx1g") == "-Xmx1g"
 
 
-def test_a_java_without_class_data_sharing_is_told_at_once(java: str) -> None:
-    install(Path(java), '[ "$1" != -Xshare:on ]')
-    with pytest.raises(HeadraceError, match="no archive of its own"):
+def test_a_java_without_an_archive_of_its_own_gets_one(java: str) -> None:
+    install(Path(java), 'case "$1" in -Xshare:on) exit 1;; -Xshare:dump) echo own > "${2#*=}"; esac')
+    make(java)
+    below = archive_path(java).with_name(f"java-{archive_path(java).name}")
+    assert below.read_text() == "own\n"
+    assert with_archive(java, "-Xmx1g") == f'-Xmx1g "-XX:SharedArchiveFile={below}:{archive_path(java)}"'
+
+
+def test_a_java_that_cannot_keep_classes_is_told_at_once(java: str) -> None:
+    install(Path(java), 'case "$1" in -Xshare:*) exit 1; esac')
+    with pytest.raises(HeadraceError, match="cannot keep classes"):
         make(java)
 
 
@@ -97,8 +111,8 @@ def test_an_environment_that_cannot_be_written_is_told(java: str) -> None:
 
 def test_an_interrupted_attempt_leaves_nothing_behind(java: str) -> None:
     def interrupted() -> None:
-        with making(java) as option:
-            Path(option.strip('"').partition("=")[2]).write_bytes(b"half")
+        with making(java) as options:
+            leave(options)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -43,31 +43,43 @@ def with_archive(java: str, options: str) -> str:
     """Options for Java, with the archive if there is one, unless they name another."""
     if _USE in options or _MAKE in options or not is_there(java):
         return options
-    return f"{options} {_option(_USE, archive_path(java))}"
+    return f"{options} {_quoted(_using(archive_path(java)))}"
 
 
 @contextmanager
 def making(java: str) -> Iterator[str]:
-    """The option for a Java that is to end inside: what it then leaves becomes the archive. Raises HeadraceError."""
+    """The options for a Java that is to end inside: what it then leaves becomes the archive. Raises HeadraceError."""
     path = archive_path(java)
-    if not _starts(java, "-Xshare:on"):
-        raise HeadraceError(f"the Java in {java} has no archive of its own classes to build on; Spark starts as before")
     half = path.with_name(f"{path.name}.{os.getpid()}")
     with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        for old in path.parent.glob("*.jsa*"):
+            old.unlink(missing_ok=True)
     try:
-        yield _option(_MAKE, half)
-        if not half.exists() or not _starts(java, _name(_USE, half)):
+        on_top = _quoted(f"{_MAKE}={half}")
+        if not _starts(java, "-Xshare:on"):  # a Java as it comes from PyPI: the archive of its own classes is missing
+            if not _starts(java, "-Xshare:dump", f"{_USE}={_below(path)}"):
+                raise HeadraceError(f"the Java in {java} cannot keep classes; Spark starts as before")
+            on_top = f"{_quoted(f'{_USE}={_below(path)}')} {on_top}"
+        yield on_top
+        if not half.exists() or not _starts(java, _using(path, half)):
             raise HeadraceError(f"the Java in {java} kept nothing that it can use; Spark starts as before")
         with _writing(path):
             with half.open("rb") as file:
                 os.fsync(file.fileno())  # Java trusts what it finds: half an archive would be the end of it
-            for old in path.parent.glob("spark-*.jsa*"):
-                if old != half:
-                    old.unlink(missing_ok=True)
             half.replace(path)
     finally:
         half.unlink(missing_ok=True)
+
+
+def _below(path: Path) -> Path:
+    """The archive of Java's own classes, if Java came without."""
+    return path.with_name(f"java-{path.name}")
+
+
+def _using(path: Path, made: Path | None = None) -> str:
+    made = made or path
+    return f"{_USE}={_below(path)}:{made}" if _below(path).exists() else f"{_USE}={made}"
 
 
 @contextmanager
@@ -78,17 +90,12 @@ def _writing(path: Path) -> Iterator[None]:
         raise HeadraceError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _starts(java: str, option: str) -> bool:
-    return subprocess.run([Path(java, "bin", "java"), option, "-version"], capture_output=True).returncode == 0
+def _starts(java: str, *options: str) -> bool:
+    return subprocess.run([Path(java, "bin", "java"), *options, "-version"], capture_output=True).returncode == 0
 
 
-def _name(option: str, path: Path) -> str:
-    return f"{option}={path}"
-
-
-def _option(option: str, path: Path) -> str:
-    text = _name(option, path)
-    return f'"{text}"' if " " in text else text  # Spark splits at spaces as a shell does
+def _quoted(option: str) -> str:
+    return f'"{option}"' if " " in option else option  # Spark splits at spaces as a shell does
 
 
 def _spark_home() -> str:
