@@ -323,6 +323,7 @@ class Watch:
         self._lock = threading.Lock()
         self._ask = ask
         self.strays: set[tuple[str, int]] = set()
+        self._leaving: set[str] = set()
         self._owners: dict[int, str] = {}
         self.next = [0] * partitions  # below it everything was seen
         self.committed = [0] * partitions
@@ -331,16 +332,18 @@ class Watch:
 
     def assigned(self, who: str, partitions: list[int]) -> None:
         with self._lock:
-            for partition in partitions:
+            for partition in partitions if who not in self._leaving else ():
                 self.moves += 1
                 other = self._owners.get(partition)
                 if other not in (None, who):
                     self.faults.append(f"{partition} is {who}'s while it is {other}'s")
                 self._owners[partition] = who
 
-    def gone(self, who: str) -> None:
+    def leaves(self, who: str) -> None:
+        """It reads no more, whatever it is still told; others may have its partitions before its `close` returns."""
         self.revoked(who, list(range(len(self.next))))
         with self._lock:
+            self._leaving.add(who)
             self.lives += 1
 
     def revoked(self, who: str, partitions: list[int]) -> None:
@@ -402,8 +405,8 @@ def wander_on(number: int, config: dict, topic: str, watch: Watch, life_s: float
                 assert error.args[0].name() in MOVED_ON
             else:
                 watch.commits(who, message.partition(), message.offset() + 1)
+        watch.leaves(who)
         client.close()
-        watch.gone(who)
 
 
 STORM_PARTITIONS = 12
