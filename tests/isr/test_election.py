@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from headrace.isr.election import (
     after_death,
+    after_log_loss,
     after_return,
     after_unclean_restart,
     elect,
@@ -144,3 +145,17 @@ def test_every_clean_rule_elects_from_the_old_in_sync_set_and_never_widens_it(
     assert after.leader == NO_LEADER or after.leader in before.isr
     assert after.partition_epoch == before.partition_epoch + 1
     assert after.leader_epoch - before.leader_epoch >= (after.leader != before.leader)
+
+
+def test_a_replica_that_lost_its_log_leaves_the_in_sync_set_and_its_leadership():
+    after = changed(after_log_loss(state(), 1, ALL))
+    assert (after.isr, after.leader, after.leader_epoch) == ((2, 3), 2, 6)
+
+
+def test_a_replica_that_lost_its_log_does_not_lead_while_the_others_are_away():
+    after = changed(after_log_loss(state((1, 2)), 1, {1}))
+    assert (after.isr, after.leader) == ((2,), NO_LEADER)
+
+
+def test_the_last_replica_in_sync_stays_when_its_log_is_lost():
+    assert after_log_loss(state((1,)), 1, ALL) is None

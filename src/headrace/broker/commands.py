@@ -103,6 +103,18 @@ class InSyncAltered(msgspec.Struct, frozen=True, tag="in-sync-altered", array_li
     index: int = 0
 
 
+class OfflineReplicas(msgspec.Struct, frozen=True, tag="offline-replicas", array_like=True):
+    """Logs of a node are missing, damaged, swapped, older than they were, or cannot be read. Answered by `Done`.
+
+    Once it is answered none of these replicas is in sync, unless it is the last one that could be; then it stays, and
+    its partition is offline. `replicas`: (topic id, index). Repeated for a replica that is out already it does nothing.
+    """
+
+    node_id: int
+    epoch: int
+    replicas: tuple[tuple[UUID, int], ...]
+
+
 class TakeProducerIds(msgspec.Struct, frozen=True, tag="take-producer-ids", array_like=True):
     """Answered by `ProducerIdsTaken`: `count` ids from `first` on are the asking node's."""
 
@@ -190,7 +202,19 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", array_like=True):
     message: str
 
 
-Command = Join | Register | Beat | AlterInSync | TakeProducerIds | EnsureTopic | Drain | Remove | Rebalance | Describe
+Command = (
+    Join
+    | Register
+    | Beat
+    | AlterInSync
+    | OfflineReplicas
+    | TakeProducerIds
+    | EnsureTopic
+    | Drain
+    | Remove
+    | Rebalance
+    | Describe
+)
 Answer = Joined | Registered | Beaten | InSyncAltered | ProducerIdsTaken | Moves | Described | Done | Refused
 
 

@@ -34,6 +34,7 @@ from headrace.broker.commands import (
     Join,
     Joined,
     NodeHealth,
+    OfflineReplicas,
     ProducerIdsTaken,
     Rebalance,
     Refused,
@@ -237,6 +238,10 @@ class Council:
         await controller.commit(records)
         return InSyncAltered(errors, controller.applied_index)
 
+    async def _offline_replicas(self, command: OfflineReplicas) -> Answer:
+        await self._controller.commit(decisions.offline_replicas(self._controller.proposed, command))
+        return Done(self._controller.applied_index)
+
     async def _take_producer_ids(self, command: TakeProducerIds) -> Answer:
         first = self._controller.proposed.next_producer_id
         await self._controller.commit([ProducerIdsRecord(first + max(1, command.count))])
@@ -290,6 +295,7 @@ class Council:
         Register: _register,
         Beat: _beat,
         AlterInSync: _alter_in_sync,
+        OfflineReplicas: _offline_replicas,
         TakeProducerIds: _take_producer_ids,
         EnsureTopic: _ensure_topic,
         Drain: _drain,

@@ -22,6 +22,7 @@ from headrace.broker.commands import (
     Drain,
     InSync,
     Join,
+    OfflineReplicas,
     Register,
     Remove,
 )
@@ -324,6 +325,19 @@ def alter_in_sync(image: Image, command: AlterInSync) -> tuple[list[MetadataReco
         if after is not before:
             drafts[place] = after
     return [record_of(topic, index, state) for (topic, index), state in drafts.items()], tuple(errors)
+
+
+def offline_replicas(image: Image, command: OfflineReplicas) -> list[MetadataRecord]:
+    """A node has lost some of its logs: others lead and are in sync without them. Raises ApiError."""
+    check_epoch(image, command.node_id, command.epoch)
+    living = alive(image)
+    found = []
+    for topic_id, index in command.replicas:
+        topic = image.topic_by_id(topic_id)
+        record = None if topic is None else image.partition(topic.name, index)
+        if topic is not None and record is not None:
+            found.append((topic, record))
+    return _changed(found, lambda topic, state: election.after_log_loss(state, command.node_id, living))
 
 
 def _epochs(change: InSync) -> tuple[int, ...]:

@@ -86,6 +86,17 @@ def after_unclean_restart(
     return settled(state, rest, living, unclean=unclean, anew=state.leader == node)
 
 
+def after_log_loss(state: PartitionState, node: int, alive: Collection[int]) -> PartitionState | None:
+    """A node's log of this partition is missing, damaged or older than it was: it is in sync no more.
+
+    The last member stays, dead or alive, and so does its leadership: the node itself serves nothing, and nobody else is
+    known to have everything.
+    """
+    if node not in state.isr or len(state.isr) == 1:
+        return None
+    return settled(state, _without(state, node), [other for other in alive if other != node])
+
+
 def preferred_due(state: PartitionState, alive: Collection[int]) -> bool:
     """Whether the preferred leader could lead and does not."""
     preferred = state.replicas[0]
