@@ -24,8 +24,9 @@ def ask(console: Console, line: str) -> str:
 
 def test_help_names_every_command(console):
     text = ask(console, "help")
-    for word in ("status", "broker list", "broker start|stop|restart N", "restart all", "producer", "consumer", "quit"):
+    for word in ("status", "broker list", "broker start|stop|restart N", "restart all", "quit"):
         assert word in text
+    assert "producer" not in text, "no such service runs here"
 
 
 def test_status_shows_every_service(console):
@@ -43,7 +44,7 @@ def test_status_shows_every_service(console):
         ("broker stop", "which broker? broker stop N"),
         ("broker", "broker what? broker list, broker start, broker stop, broker restart"),
         ("restart", "restart what? restart all"),
-        ("producer start", "there is no producer service in this release"),
+        ("producer start", "no producer service runs here"),
         ("status now", "status stands alone"),
         ("broker stop 1", "broker-1 was stopped already"),
         ('broker "', "cannot read that: No closing quotation"),
@@ -52,6 +53,14 @@ def test_status_shows_every_service(console):
 )
 def test_what_cannot_be_done_is_said(console, line, answer):
     assert ask(console, line) == answer
+
+
+@pytest.mark.parametrize(
+    ("line", "failed"),
+    [("broker stop 3", True), ("statsu", True), ("producer start", True), ("status", False), ("broker stop 1", False)],
+)
+def test_a_reply_says_whether_it_was_done(console, line, failed):
+    assert asyncio.run(console.answer(line)).failed is failed
 
 
 def test_an_unknown_word_gets_a_suggestion(console):

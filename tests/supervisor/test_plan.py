@@ -69,10 +69,14 @@ def test_ports_that_collide_in_the_document_are_moved_and_said():
     assert len(set(taken) - {None}) == len([port for port in taken if port is not None])
 
 
-def test_the_first_broker_founds_and_the_others_join_all_others():
+def test_every_broker_knows_all_others():
     made = plan(Choices(brokers=3))
-    assert "--cluster-join" not in made.services[0].words
-    assert flag(made.services[2].words, "--cluster-join") == "127.0.0.1:9092,127.0.0.1:9093"
+    assert [one.seeds for one in made.services] == [
+        "127.0.0.1:9093,127.0.0.1:9094",
+        "127.0.0.1:9092,127.0.0.1:9094",
+        "127.0.0.1:9092,127.0.0.1:9093",
+    ]
+    assert made.services[1].data_dir == "./headrace-data/broker-1"
     assert made.bootstrap_servers == "127.0.0.1:9092,127.0.0.1:9093,127.0.0.1:9094"
 
 
@@ -83,10 +87,10 @@ def test_a_factor_beyond_the_brokers_is_lowered_and_said():
     assert any("it is 2" in note for note in made.notes)
 
 
-def test_services_that_this_release_lacks_are_named_and_not_started():
-    made = plan(Choices(brokers=1))
+def test_services_that_were_not_asked_for_are_neither_started_nor_spoken_of():
+    made = plan(Choices(brokers=1, replication_factor=1))
     assert [one.kind for one in made.services] == ["broker"]
-    assert any("producer service is not part" in note for note in made.notes)
+    assert made.notes == ()
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -47,8 +48,8 @@ def free_ports(count: int) -> int:
 class Up:
     """The process, and its console."""
 
-    def __init__(self, home: Path) -> None:
-        self._first = first = free_ports(8)
+    def __init__(self, home: Path, *more: str, first: int | None = None) -> None:
+        self.first = first = first or free_ports(8)
         self.bootstrap_servers = ",".join(f"127.0.0.1:{first + number}" for number in range(3))
         config = home / "up.yml"
         config.write_text(
@@ -57,7 +58,7 @@ class Up:
             "topics: {default_partitions: 3, replication_factor: 2}\n"
         )
         self._said = home / "said"
-        command = [sys.executable, "-m", "headrace", "cluster", "up", "--nodes", "3", "--memory", "--config", config]
+        command = [sys.executable, "-m", "headrace", "cluster", "up", "--nodes", "3", "--config", config, *more]
         with self._said.open("wb") as stderr:
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL)
 
@@ -71,9 +72,20 @@ class Up:
         assert line.startswith("cluster ready: "), self.said
         return line
 
-    def console(self, *words: str) -> str:
-        command = [sys.executable, "-m", "headrace", "console", "-a", f"127.0.0.1:{self._first + 4}", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+    def console(self, *words: str, code: int = 0) -> str:
+        command = [sys.executable, "-m", "headrace", "console", "-a", f"127.0.0.1:{self.first + 4}", *words]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(PATIENCE_S)
+        finally:
+            self.process.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def states(self) -> dict[str, tuple[str, int | None]]:
         """State and process of each service, as `status` shows them."""
@@ -83,17 +95,11 @@ class Up:
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[Up]:
-    running = Up(tmp_path)
+    running = Up(tmp_path, "--memory")
     try:
         yield running
     finally:
-        running.process.send_signal(signal.SIGTERM)
-        try:
-            running.process.wait(PATIENCE_S)
-        finally:
-            running.process.kill()
-        assert running.process.stdout is not None
-        running.process.stdout.close()
+        running.stop()
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -153,6 +159,8 @@ def test_a_cluster_comes_up_survives_its_brokers_and_stops(up):
     os.kill(victim, signal.SIGKILL)
     until(lambda: (found := up.states()["broker-1"])[0] == "ready" and found[1] != victim)
     assert re.search(r"broker-1 has ended by itself \(-9\)", up.said)
+    until(lambda: re.search(r"broker-1 is back on ", up.said) is not None)
+    assert up.console("broker", "stop", "7", code=1) == "no broker 7; there are 0 to 2\n"
     assert read(up.bootstrap_servers, 15) == [str(number) for number in range(15)]
 
     _, pid = up.states()["broker-0"]
@@ -163,3 +171,28 @@ def test_a_cluster_comes_up_survives_its_brokers_and_stops(up):
     assert up.process.wait(PATIENCE_S) == 0
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.mark.timeout(600)
+def test_a_cluster_starts_again_on_its_own_data_and_a_founder_without_data_founds_no_second_one(tmp_path):
+    data = tmp_path / "data"
+    running = Up(tmp_path, "--data-dir", str(data))
+    try:
+        running.ready()
+        write(running.bootstrap_servers, range(5))
+        until(lambda: is_whole(running.bootstrap_servers))
+        founded = (data / "broker-1" / "meta.json").read_text()
+        running.stop()
+
+        running = Up(tmp_path, "--data-dir", str(data), first=running.first)
+        running.ready()
+        assert read(running.bootstrap_servers, 5) == [str(number) for number in range(5)]
+        assert (data / "broker-1" / "meta.json").read_text() == founded
+        running.stop()
+
+        shutil.rmtree(data / "broker-0")
+        running = Up(tmp_path, "--data-dir", str(data), first=running.first)
+        until(lambda: "another data directory" in running.said + (data / "broker-0.log").read_text(errors="replace"))
+        until(lambda: running.states()["broker-1"][0] == "ready")
+    finally:
+        running.stop()

@@ -54,7 +54,7 @@ def up(
     Starts the brokers, watches them, restarts what dies.
 
     \b
-      headrace cluster up                     five brokers on 9092 to 9096, data in ./data
+      headrace cluster up                     five brokers on 9092 to 9096, data in ./headrace-data
       headrace cluster up --nodes 3 --memory  three, and nothing is left behind
       headrace console                        the console from another terminal (port 8081)
 
@@ -141,7 +141,7 @@ async def _supervise(plan: Plan, data_dir: str) -> None:
         await waiting
     finally:
         if terminal is not None:
-            terminal.leave()
+            await terminal.leave()
         output.note("stopping everything")
         await lines.stop()
         await status.stop()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from headrace.core.errors import HeadraceError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 PROMPT = b"> "
+PROMPT_AFTER_FAILURE = b"!> "
 TIMEOUT_S = 300.0
 
 
@@ -27,26 +29,31 @@ def console(
       headrace console                   ask for commands; `help` lists them
       headrace console status            one command, then end
       headrace console broker stop 3
+
+    Brokers are numbered from 0. The exit code is 1 if the command could not be carried out.
     """
     with _connect(address) as line:
         greeting = line.read()
         if command:
             print(line.ask(" ".join(command)))
-            return
+            raise typer.Exit(line.failed)
         print(greeting)
-        _complete()
-        while (typed := _typed()) is not None:
+        ask = _ask()
+        while (typed := ask()) is not None:
             answer = line.ask(typed)
             if answer:
                 print(answer)
             if line.closed:
                 return
+        if not sys.stdin.isatty():
+            raise typer.Exit(line.ever_failed)
 
 
 class _Line:
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
         self.closed = False
+        self.failed = self.ever_failed = False
 
     def __enter__(self) -> _Line:
         return self
@@ -61,13 +68,15 @@ class _Line:
     def read(self) -> str:
         """Until the next prompt, or the end."""
         found = b""
-        while not (found.endswith(b"\n" + PROMPT) or found == PROMPT):
+        while not (b"\n" + found).endswith((b"\n" + PROMPT, b"\n" + PROMPT_AFTER_FAILURE)):
             piece = self._stream.recv(65_536)
             if not piece:
                 self.closed = True
                 break
             found += piece
-        return found.removesuffix(PROMPT).decode(errors="replace").rstrip("\n")
+        self.failed = found.endswith(PROMPT_AFTER_FAILURE)
+        self.ever_failed = self.ever_failed or self.failed
+        return found.removesuffix(PROMPT_AFTER_FAILURE).removesuffix(PROMPT).decode(errors="replace").rstrip("\n")
 
 
 def _connect(address: str) -> _Line:
@@ -81,23 +90,19 @@ def _connect(address: str) -> _Line:
         raise HeadraceError(f"no console on {address}: {reason}; start one with: headrace cluster up") from error
 
 
-def _typed() -> str | None:
-    try:
-        return input(PROMPT.decode() if sys.stdin.isatty() else "")
-    except EOFError:
-        return None
+def _ask() -> Callable[[], str | None]:
+    """Where commands come from: a prompt on a terminal, else the lines of standard input. None: no more."""
+    if sys.stdin.isatty():
+        from headrace.supervisor.doors import prompt_session
 
+        ask: Callable[[], str] = prompt_session().prompt
+    else:
+        ask = input
 
-def _complete() -> None:
-    try:
-        import readline
-    except ImportError:
-        return
-    from headrace.supervisor.console import completions
+    def typed() -> str | None:
+        try:
+            return ask()
+        except EOFError:
+            return None
 
-    def nth(_: str, state: int) -> str | None:
-        found = completions(readline.get_line_buffer())
-        return found[state] + " " if state < len(found) else None
-
-    readline.set_completer(nth)
-    readline.parse_and_bind("tab: complete")
+    return typed

@@ -7,6 +7,8 @@ producer start|stop|restart
 consumer start|stop|restart
 restart all
 help, quit
+
+Brokers are numbered from 0. The producer and the consumer are there if the coordinator runs these services.
 """
 
 from __future__ import annotations
@@ -19,15 +21,16 @@ from headrace.core.config import suggestion
 from headrace.supervisor.supervisor import Look, Supervisor
 from headrace.supervisor.watching import Watched
 
-HELP: Final = """\
-status                        show all services and how they are
-broker list                   show the brokers
-broker start|stop|restart N   one broker
-producer start|stop|restart   the producer service
-consumer start|stop|restart   the consumer service
-restart all                   every service, one after the other
-help                          this text
-quit                          leave the console; on the coordinator's own terminal: stop everything"""
+HELP: Final = (
+    ("status", "show all services and how they are"),
+    ("broker list", "show the brokers"),
+    ("broker start|stop|restart N", "one broker"),
+    ("producer start|stop|restart", "the producer service"),
+    ("consumer start|stop|restart", "the consumer service"),
+    ("restart all", "every service, one after the other"),
+    ("help", "this text"),
+    ("quit", "leave the console; on the coordinator's own terminal: stop everything"),
+)
 WORDS: Final = {
     "status": (),
     "broker": ("list", "start", "stop", "restart"),
@@ -43,6 +46,7 @@ LONGEST_LINE: Final = 1000
 class Reply(NamedTuple):
     text: str
     quits: bool = False
+    failed: bool = False  # it was not done: not understood, or no such service
 
 
 def completions(line: str) -> list[str]:
@@ -67,52 +71,59 @@ class Console:
         try:
             words = shlex.split(line[:LONGEST_LINE])
         except ValueError as error:
-            return Reply(f"cannot read that: {error}")
+            return Reply(f"cannot read that: {error}", failed=True)
         match words:
             case []:
                 return Reply("")
             case ["quit" | "exit"]:
                 return Reply("bye", quits=True)
             case ["help" | "?"]:
-                return Reply(HELP)
+                return Reply(self._help())
             case ["status"]:
                 return Reply(table(await self._supervisor.look()))
             case ["broker", "list"]:
                 return Reply(table(one for one in await self._supervisor.look() if one.kind == "broker"))
             case ["broker", ("start" | "stop" | "restart") as action, number]:
-                return Reply(await self._broker(action, number))
+                return await self._broker(action, number)
             case ["broker", "start" | "stop" | "restart"]:
-                return Reply(f"which broker? broker {words[1]} N")
+                return Reply(f"which broker? broker {words[1]} N", failed=True)
             case [("producer" | "consumer") as kind, ("start" | "stop" | "restart") as action]:
                 found = self._supervisor.find(kind)
-                return Reply(await _act(found, action) if found else f"there is no {kind} service in this release")
+                return await _act(found, action) if found else Reply(f"no {kind} service runs here", failed=True)
             case ["restart", "all"]:
-                return Reply(await self._restart_all())
-        return Reply(_misunderstood(words))
+                return await self._restart_all()
+        return Reply(_misunderstood(words), failed=True)
 
-    async def _broker(self, action: str, number: str) -> str:
+    def _help(self) -> str:
+        there = {one.service.kind for one in self._supervisor.watched}
+        missing = {"producer", "consumer"} - there
+        return "\n".join(f"{words:<30}{what}" for words, what in HELP if words.split()[0] not in missing)
+
+    async def _broker(self, action: str, number: str) -> Reply:
         found = self._supervisor.find("broker", int(number)) if number.isdecimal() and len(number) < 10 else None
         if found is None:
             numbers = [one.service.number for one in self._supervisor.watched if one.service.kind == "broker"]
-            return f"no broker {number}; there are {numbers[0]} to {numbers[-1]}"
+            return Reply(f"no broker {number}; there are {numbers[0]} to {numbers[-1]}", failed=True)
         return await _act(found, action)
 
-    async def _restart_all(self) -> str:
-        lines = []
+    async def _restart_all(self) -> Reply:
+        lines, failed = [], False
         for one in self._supervisor.watched:
-            lines.append(await _act(one, "restart"))
-            await self._supervisor.until_ready(one)
-        return "\n".join(lines)
+            lines.append((await _act(one, "restart")).text)
+            if not await self._supervisor.until_ready(one):
+                lines.append(f"{one.service.name} is not ready: {one.last_words()}")
+                failed = True
+        return Reply("\n".join(lines), failed=failed)
 
 
-async def _act(one: Watched, action: str) -> str:
-    name = one.service.name
+async def _act(one: Watched, action: str) -> Reply:
     acts: dict[str, Callable[[Watched], Awaitable[str]]] = {"start": _start, "stop": _stop, "restart": _restart}
-    return f"{name} {await acts[action](one)}"
+    return Reply(f"{one.service.name} {await acts[action](one)}")
 
 
 async def _start(one: Watched) -> str:
-    return f"is starting (process {one.pid})" if await one.start() else f"runs already (process {one.pid})"
+    started = await one.start(announce=True)
+    return f"is starting (process {one.pid})" if started else f"runs already (process {one.pid})"
 
 
 async def _stop(one: Watched) -> str:

@@ -3,6 +3,7 @@
 Rules:
 - The TCP doors are bound to the supervisor's own host, which is loopback unless somebody chose otherwise: whoever
   reaches the console may stop brokers.
+- On TCP the prompt after a command that failed is another one, so that a program can tell.
 - A line that is too long, or not text, ends its connection; no other notices. So does a request of HTTP: any page in a
   browser of this machine can send one, with commands in its body.
 """
@@ -10,19 +11,21 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
-import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import ConfigError
 from headrace.supervisor.console import LONGEST_LINE, Console, completions
 from headrace.supervisor.supervisor import Supervisor
 
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
 PROMPT: Final = "> "
+PROMPT_AFTER_FAILURE: Final = "!> "
 REQUEST_S: Final = 10.0
 
 
@@ -55,7 +58,7 @@ class ConsoleServer:
                 writer.write(f"{reply.text}\n".encode() if reply.text else b"")
                 if reply.quits:
                     break
-                writer.write(PROMPT.encode())
+                writer.write((PROMPT_AFTER_FAILURE if reply.failed else PROMPT).encode())
                 await writer.drain()
         except (OSError, ValueError):  # a line without end, bytes that are no text, a peer that went away
             pass
@@ -120,58 +123,50 @@ async def _listen(
 
 
 class Terminal:
-    """Lines from the terminal, with history and completion where Python has readline. Read in a thread: it waits."""
+    """Lines from the terminal, with history and completion. What is said meanwhile appears above the prompt."""
 
     def __init__(self, console: Console, stop: Callable[[], None]) -> None:
         self._console = console
         self._stop = stop
-        self._modes = _modes()
-
-    def leave(self) -> None:
-        """Give the terminal back as it was: whoever waits for a line may have switched its echo off."""
-        if self._modes is not None:
-            import termios
-
-            with contextlib.suppress(termios.error, OSError, ValueError):
-                termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._read(), name="console")
+
+    async def leave(self) -> None:
+        """Give the terminal back as it was."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _read(self) -> None:
+        from prompt_toolkit.patch_stdout import patch_stdout
+
+        session = prompt_session()
         try:
-            import readline
-
-            readline.set_completer(lambda text, state: _nth(readline.get_line_buffer(), state))
-            readline.parse_and_bind("tab: complete")
-        except ImportError:
+            with patch_stdout():
+                while True:
+                    reply = await self._console.answer(await session.prompt_async())
+                    if reply.text:
+                        print(reply.text, file=sys.stderr)
+                    if reply.quits:
+                        return
+        except (EOFError, KeyboardInterrupt):
             pass
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._read, args=(loop,), name="console", daemon=True).start()
-
-    def _read(self, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            try:
-                line = input(PROMPT)
-            except (EOFError, KeyboardInterrupt):
-                loop.call_soon_threadsafe(self._stop)
-                return
-            reply = asyncio.run_coroutine_threadsafe(self._console.answer(line), loop).result()
-            if reply.text:
-                print(reply.text, file=sys.stderr)
-            if reply.quits:
-                loop.call_soon_threadsafe(self._stop)
-                return
+        finally:
+            self._stop()
 
 
-def _modes() -> list[Any] | None:
-    try:
-        import termios
-    except ImportError:  # not a Unix
-        return None
-    try:
-        return termios.tcgetattr(sys.stdin)
-    except (termios.error, OSError, ValueError):  # not a terminal
-        return None
+def prompt_session() -> PromptSession[str]:
+    """Asks for lines on a terminal; completes the words of the console."""
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.completion import Completer, Completion
+    from prompt_toolkit.document import Document
 
+    class Words(Completer):
+        def get_completions(self, document: Document, complete_event: object) -> Iterator[Completion]:
+            line = document.text_before_cursor
+            begun = "" if line.endswith(" ") else (line.split() or [""])[-1]
+            return (Completion(word, start_position=-len(begun)) for word in completions(line))
 
-def _nth(line: str, state: int) -> str | None:
-    found = completions(line)
-    return found[state] + " " if state < len(found) else None
+    return PromptSession(PROMPT, completer=Words(), complete_while_typing=False)

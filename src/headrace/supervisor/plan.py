@@ -45,7 +45,7 @@ class Choices:
     http_base_port: int = HTTP_BASE_PORT
     status_port: int = 8080
     console_port: int = 8081
-    data_dir: str = "./data"
+    data_dir: str = "./headrace-data"
     storage: str = "disk"
     flush: str = "ack"
     partitions: int = 1
@@ -70,6 +70,8 @@ class Service:
     host: str
     port: int
     health_port: int | None = None
+    data_dir: str = ""
+    seeds: str = ""  # the other brokers
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +183,6 @@ def plan(choices: Choices, *, doors: frozenset[str] = frozenset(), notes: tuple[
     for kind, port in wanted:
         if kind in doors:
             services.append(_door(choices, kind, ports.free(f"the {kind}", port), bootstrap))
-        else:
-            said.append(f"the {kind} service is not part of this release; it is not started")
     temporary = choices.storage == "memory"
     if temporary:
         said.append("storage memory: a temporary directory, deleted when everything has stopped")
@@ -214,21 +214,22 @@ class _Ports:
 
 def _broker(choices: Choices, number: int, factor: int, health_port: int) -> Service:
     port = choices.base_port + number
+    data_dir = f"{choices.data_dir}/broker-{number}"
     words = [
         "serve",
         *("--broker-node-id", str(number)),
         *("--host", choices.host, "--port", str(port)),
         *("--http-host", choices.host, "--http-port", str(health_port)),
-        *("--data-dir", f"{choices.data_dir}/broker-{number}"),
+        *("--data-dir", data_dir),
         *("--flush", "os" if choices.storage == "memory" else choices.flush),
         *("--broker-num-partitions", str(choices.partitions)),
         *("--broker-default-replication-factor", str(factor)),
         *("--broker-min-insync-replicas", str(min(choices.min_insync_replicas, factor))),
     ]
-    seeds = [f"{choices.host}:{choices.base_port + other}" for other in range(choices.brokers) if other != number]
-    if number and seeds:
-        words += ["--cluster-join", ",".join(seeds)]
-    return Service(f"broker-{number}", "broker", number, tuple(words), choices.host, port, health_port)
+    others = [f"{choices.host}:{choices.base_port + other}" for other in range(choices.brokers) if other != number]
+    return Service(
+        f"broker-{number}", "broker", number, tuple(words), choices.host, port, health_port, data_dir, ",".join(others)
+    )
 
 
 def _door(choices: Choices, kind: Kind, port: int, bootstrap: str) -> Service:

@@ -1,7 +1,9 @@
 """All services of a plan: started in order, stopped in the opposite order, looked at.
 
 Rules:
-- Broker 0 founds the cluster on its first start, so it is ready before the others start; they start together.
+- Where nobody has data, broker 0 founds the cluster: it is ready before the others start, and they join it together.
+- Brokers that have data form the cluster that they were: they start together, since one alone may be no majority. Those
+  that have none join them, broker 0, too: a second founder would be a second cluster.
 - A stop ends producers and consumers first, then the brokers, the founder last.
 """
 
@@ -54,7 +56,7 @@ class Supervisor:
         ]
 
     async def start(self) -> None:
-        """Start everything; returns when all are ready. Raises HeadraceError if one does not get there."""
+        """Start everything; returns when all are ready that can be. Raises HeadraceError if no broker gets there."""
         for one in self.watched:
             if await one.port_is_taken():
                 service = one.service
@@ -62,16 +64,27 @@ class Supervisor:
                     f"{service.host}:{service.port} is in use, and {service.name} needs it: stop what is there, "
                     "or choose other ports (--base-port)"
                 )
-        first, *rest = self.watched
-        await self._start((first,))
-        if rest:
-            await self._start(rest)
+        known = [one for one in self.watched if one.has_data]
+        first = known or self.watched[:1]
+        rest = [one for one in self.watched if one not in first]
+        for one in rest:
+            one.joins()
+        if not await self._start(first):
+            raise HeadraceError(f"no broker is ready after {READY_S:.0f} s: {first[0].last_words()}")
+        await self._start(rest)
 
-    async def _start(self, group: Iterable[Watched]) -> None:
-        for one in [each for each in group if await each.start()]:
-            if not await self.until_ready(one):
-                raise HeadraceError(f"{one.service.name} is not ready after {READY_S:.0f} s: {one.last_words()}")
+    async def _start(self, group: Iterable[Watched]) -> int:
+        """How many are ready. The others are started again and again: whatever keeps them may pass."""
+        started = [each for each in group if await each.start()]
+        ready = await asyncio.gather(*(self._is_up(one) for one in started))
+        return sum(ready)
+
+    async def _is_up(self, one: Watched) -> bool:
+        if await self.until_ready(one):
             self._say(f"{one.service.name} is ready on {one.service.host}:{one.service.port} (process {one.pid})")
+            return True
+        self._say(f"{one.service.name} is not ready after {READY_S:.0f} s: {one.last_words()}")
+        return False
 
     async def until_ready(self, one: Watched) -> bool:
         """Wait until a service is ready, as long as that is worth waiting for."""
@@ -114,5 +127,8 @@ class Supervisor:
 
 def _at(service: Service, data_dir: str, root: Path) -> Service:
     """The service with its data under `root`."""
-    words = tuple(word.replace(data_dir, str(root), 1) if word.startswith(data_dir) else word for word in service.words)
-    return replace(service, words=words)
+    if not service.data_dir:
+        return service
+    moved = service.data_dir.replace(data_dir, str(root), 1)
+    words = tuple(moved if word == service.data_dir else word for word in service.words)
+    return replace(service, words=words, data_dir=moved)

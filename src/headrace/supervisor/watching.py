@@ -3,6 +3,7 @@
 Rules:
 - What died by itself is started again after a pause that doubles, up to a limit; one that has lived for a while begins
   with the short pause again. What was stopped by the console stays stopped.
+- A process that was started again is announced when it is ready.
 - Alive: the process runs. Ready: its port accepts, and its health page, if it has one, says so.
 - Stopping is SIGTERM, and SIGKILL for those who do not end in time.
 - One order after the other: several consoles may talk at once, while everything stops, too.
@@ -26,6 +27,8 @@ LONGEST_PAUSE_S: Final = 30.0
 LIVED_S: Final = 10.0
 STOP_S: Final = 30.0
 PROBE_S: Final = 2.0
+LOOK_S: Final = 0.2
+IDENTITY: Final = "meta.json"  # the first file that a broker writes to its data directory
 
 
 class Watched:
@@ -39,6 +42,8 @@ class Watched:
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._return: asyncio.Task[None] | None = None  # announces it
+        self._join: tuple[str, ...] = ()
         self._begun = 0.0
         self._waits = False  # for the next start after a death
         self._orders = asyncio.Lock()
@@ -54,13 +59,23 @@ class Watched:
         return self._watch is not None and not self._watch.done()
 
     @property
+    def has_data(self) -> bool:
+        """Whether it belongs to a cluster already."""
+        return self.service.data_dir != "" and Path(self.service.data_dir, IDENTITY).exists()
+
+    def joins(self) -> None:
+        """From its next start on it joins the other brokers, should it have no data."""
+        if self.service.seeds:
+            self._join = ("--cluster-join", self.service.seeds)
+
+    @property
     def lived_s(self) -> float:
         return time.monotonic() - self._begun if self.pid is not None else 0.0
 
-    async def start(self) -> bool:
+    async def start(self, *, announce: bool = False) -> bool:
         """Start and watch; False if it runs already."""
         async with self._orders:
-            return await self._start()
+            return await self._start(announce)
 
     async def stop(self, *, for_good: bool = False) -> bool:
         """Stop and wait for the end; False if it was stopped already. `for_good`: and never start again."""
@@ -71,12 +86,14 @@ class Watched:
     async def restart(self) -> None:
         async with self._orders:
             await self._stop()
-            await self._start()
+            await self._start(announce=True)
 
-    async def _start(self) -> bool:
+    async def _start(self, announce: bool) -> bool:
         if self.wanted or self._ended:
             return False
         await self._launch()
+        if announce:
+            self._announce()
         self._watch = asyncio.get_running_loop().create_task(self._keep_alive(), name=f"watch {self.service.name}")
         return True
 
@@ -84,8 +101,10 @@ class Watched:
         watch, self._watch = self._watch, None
         if watch is None:
             return False
-        watch.cancel()
-        await asyncio.gather(watch, return_exceptions=True)
+        ending = [task for task in (watch, self._return) if task is not None]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
         process = self._process
         if process is not None and process.returncode is None:
             _signal(process, signal.SIGTERM)
@@ -99,7 +118,7 @@ class Watched:
         return True
 
     async def _launch(self) -> None:
-        command = (sys.executable, "-m", "headrace", *self.service.words)
+        command = (sys.executable, "-m", "headrace", *self.service.words, *self._join)
         with self._log.open("ab") as log:
             # A session of its own: Ctrl-C on the terminal is for us, and we end the children in order.
             self._process = await asyncio.create_subprocess_exec(
@@ -123,6 +142,20 @@ class Watched:
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
                 self.restarts += 1
                 what = await self._relaunch()
+            self._announce()
+
+    def _announce(self) -> None:
+        """Say that it is back, once it is ready."""
+        if self._return is not None:
+            self._return.cancel()
+        self._return = asyncio.get_running_loop().create_task(self._until_back(), name=f"return {self.service.name}")
+
+    async def _until_back(self) -> None:
+        while not await self.is_ready():
+            if self.pid is None:
+                return
+            await asyncio.sleep(LOOK_S)
+        self._say(f"{self.service.name} is back on {self.service.host}:{self.service.port} (process {self.pid})")
 
     async def _relaunch(self) -> str:
         """What went wrong, or nothing."""
