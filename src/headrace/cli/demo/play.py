@@ -227,7 +227,8 @@ class Play:
         if self.shops is None or self.tally is None or self.story.now() < self._next_sample:
             return
         self._next_sample = self.story.now() + SAMPLE_SECONDS
-        self.story.samples.append(Sample(self.story.now(), self.shops.sent, self.archived(), self.tally.orders))
+        sent = self.shops.sent
+        self.story.samples.append(Sample(self.story.now(), sent, min(self.archived(), sent), self.tally.orders))
 
     def _ends(self) -> dict[tuple[str, int], int]:
         """How far the archive is, looked up now and then."""

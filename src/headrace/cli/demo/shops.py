@@ -24,7 +24,7 @@ class Shops(threading.Thread):
         super().__init__(name="shops", daemon=True)
         self.day = day
         self.part = 0.0
-        self.sent = 0  # records of ORDERS that the broker has acknowledged
+        self.sent = 0  # orders that the broker has acknowledged
         self.failure = ""
         self.hurry = threading.Event()
         self.leave = threading.Event()
@@ -39,13 +39,14 @@ class Shops(threading.Thread):
             for number, records in enumerate(self.day.ticks(), 1):
                 began = time.monotonic()
                 self._send(producer, records)
+                self.sent += sum(record.topic == ORDERS for record in records)
                 self.part = number / TICKS
                 while self.part >= HOLD and not self.hurry.is_set() and not self.leave.is_set():
                     self.hurry.wait(0.1)
                 self.leave.wait(max(0.0, began + self._seconds / TICKS - time.monotonic()))
                 if self.leave.is_set():
                     return
-            self._send(producer, [self.day.closing()])
+            self._send(producer, [self.day.closing()])  # no order: it only tells Spark that the day is over
         except Exception as error:  # at the edge: the play looks at it
             self.failure = f"{type(error).__name__}: {error}"
 
@@ -61,4 +62,3 @@ class Shops(threading.Thread):
         left = producer.flush(FLUSH_SECONDS)
         if refused or left:
             raise RuntimeError(refused[0] if refused else f"{left} records were not acknowledged in time")
-        self.sent += sum(record.topic == ORDERS for record in records)

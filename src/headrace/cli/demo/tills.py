@@ -17,6 +17,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.demo.board import what_next
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -275,6 +277,7 @@ class Shop:
             self._console.print(f"[bold red]The books do not agree:[/] {verdict}{repeats}.")
             return 1
         self._console.print(f"[bold green]The books agree:[/] {verdict}{repeats}.")
+        what_next(self._console)
         return 0
 
 
