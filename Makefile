@@ -40,6 +40,7 @@ $(VENV)/.java-ready: $(BASIC)
 # Spark starts in about half the time when Java has kept its classes. Where that fails, all goes as without it.
 $(VENV)/.spark-prepared: $(VENV)/.java-ready
 	@if $(BIN)/python -m headrace.spark.java >/dev/null 2>&1; then \
+		echo "-- preparing Spark, so that it starts in half the time: half a minute, once"; \
 		$(PATIENTLY) $(BIN)/headrace pipeline prepare --again && touch $@ || true; fi
 
 demo: $(VENV)/.spark-prepared  ## a day of orders through a broker and Spark, killed half way, with a report

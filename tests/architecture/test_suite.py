@@ -16,8 +16,7 @@ def test_no_property_fails_because_the_machine_is_busy() -> None:
 
 def test_the_demo_installs_the_versions_that_are_tested() -> None:
     def pinned(name: str) -> set[str]:
-        return {
-            line.split(" \\")[0] for line in (ROOT / name).read_text().splitlines() if "==" in line and line[0] != " "
-        }
+        lines = (ROOT / name).read_text().splitlines()
+        return {line.removesuffix(" \\") for line in lines if "==" in line and not line.startswith(" ")}
 
     assert pinned("requirements-demo.lock") <= pinned("requirements.lock")
