@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from headrace import Broker
 from headrace.core.config import ConfigFile
 from headrace.core.errors import ConfigError
 from headrace.settings import SETTINGS, Settings, flags_of, load
@@ -56,3 +57,21 @@ def test_offsets_retention_is_shown_to_kafka_in_minutes() -> None:
 def test_an_unknown_variable_is_refused() -> None:
     with pytest.raises(ConfigError, match="HEADRACE_STORAGE_FLUHS.*did you mean 'HEADRACE_STORAGE_FLUSH'"):
         load(environ={"HEADRACE_STORAGE_FLUHS": "os"})
+
+
+@pytest.mark.parametrize("words", [["--http", "false"], ["--http=false"], ["--no-http"]])
+def test_a_switch_is_set_as_every_other_flag_too(words):
+    assert load(flags_of([*words, "--port", "0"])).settings.http.enabled is False
+    assert load(flags_of(["--http", "--port", "0"])).settings.http.enabled is True
+
+
+def test_errors_of_an_embedded_broker_name_its_arguments():
+    with pytest.raises(ConfigError, match=r"from Broker\(port=\.\.\.\)"):
+        Broker(port=99_999)
+    with pytest.raises(ConfigError, match=r"from Broker\(storage_flush=\.\.\.\)"):
+        Broker(storage_flush="never")
+
+
+def test_a_broker_says_in_a_debugger_what_it_is():
+    assert repr(Broker()) == "<headrace.Broker stopped, in memory>"
+    assert repr(Broker("orders")) == "<headrace.Broker stopped, data in 'orders'>"

@@ -20,6 +20,8 @@ from headrace.settings import SETTINGS, Settings, load
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from headrace.core.config import Setting
+
 START_SECONDS = 60.0
 EMBEDDED = {
     "storage.kind": "memory",
@@ -36,6 +38,12 @@ class Broker:
         self._thread: LoopThread | None = None
         self._node: Node | None = None
         self._addresses: Addresses | None = None
+
+    def __repr__(self) -> str:
+        storage = self._settings.storage
+        kept = "in memory" if storage.kind == "memory" else f"data in {storage.data_dir!r}"
+        where = "stopped" if self._thread is None or self._addresses is None else self._addresses.bootstrap_servers
+        return f"<headrace.Broker {where}, {kept}>"
 
     def start(self) -> Self:
         """Start and wait until it serves."""
@@ -109,4 +117,9 @@ def _settings(data_dir: str | None, port: int, given: dict[str, Any]) -> Setting
         flags["http.enabled"] = "true"
     if "http_port" not in given:
         flags["http.port"] = "0"
-    return load(flags=flags).settings
+    return load(flags=flags, given_as=lambda item: f"Broker({_argument(item)}=...)").settings
+
+
+def _argument(item: Setting) -> str:
+    """How a setting is given to `Broker`."""
+    return {"kafka.port": "port", "storage.data_dir": "data_dir"}.get(item.name, item.name.replace(".", "_"))

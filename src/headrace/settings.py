@@ -5,8 +5,9 @@ Nothing is read here: the command line passes flags, environment and the file's 
 
 from __future__ import annotations
 
+import operator
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
@@ -69,10 +70,19 @@ def load(
     flags: Mapping[str, str] | None = None,
     environ: Mapping[str, str] | None = None,
     file: ConfigFile | None = None,
+    given_as: Callable[[Setting], str] = operator.attrgetter("flag"),
 ) -> Loaded:
-    """Flags (texts by dotted name) beat the environment, which beats the file. Raises ConfigError."""
+    """Flags (texts by dotted name) beat the environment, which beats the file. Raises ConfigError.
+
+    `given_as`: what an error calls a flag.
+    """
     values, sources = config.resolve(
-        SETTINGS, flags=flags or {}, environ=environ or {}, file=file, other_variables=OTHER_VARIABLES
+        SETTINGS,
+        flags=flags or {},
+        environ=environ or {},
+        file=file,
+        other_variables=OTHER_VARIABLES,
+        given_as=given_as,
     )
     sections = {
         name: owner(**{item.field: values[item.name] for item in SETTINGS if item.section == name})

@@ -12,7 +12,7 @@ def test_a_topic_is_created_listed_described_and_deleted(online, headrace):
         "internal": False,
         "partitions": 3,
         "replication_factor": 1,
-        "messages": 0,
+        "offsets": 0,
     }
     (described,) = online("topic", "describe", name, "--json").json
     assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
@@ -26,7 +26,7 @@ def test_describe_shows_offsets_sizes_and_only_configs_that_differ(online, headr
     name = headrace.topic("seen", configs={"cleanup.policy": "compact"})
     online("produce", name, "a", "b", "--key", "k")
     shown = online("topic", "describe", name).out
-    assert f"{name}: 1 partition, 2 messages" in shown
+    assert f"{name}: 1 partition, 2 offsets" in shown
     assert "cleanup.policy=compact" in shown
     assert "segment.ms" not in shown
     (described,) = online("topic", "describe", name, "--json").json

@@ -83,7 +83,11 @@ def list_topics(
     timeout: Timeout = TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """List topics with their partitions and messages."""
+    """List topics with their partitions and offsets.
+
+    Offsets are counted from the start to the end: messages, and also the markers of transactions and what compaction
+    has removed.
+    """
     from headrace.client.admin import Admin
 
     views = Admin(connect(bootstrap, properties, timeout)).topics(internal=internal)
@@ -93,8 +97,8 @@ def list_topics(
         output.note("no topics yet; try: headrace topic create NAME")
     else:
         output.table(
-            ["TOPIC", ">PARTITIONS", ">REPLICAS", ">MESSAGES"],
-            [(view.name, len(view.partitions), _replication(view), output.number(view.messages)) for view in views],
+            ["TOPIC", ">PARTITIONS", ">REPLICAS", ">OFFSETS"],
+            [(view.name, len(view.partitions), _replication(view), output.number(view.offsets)) for view in views],
         )
 
 
@@ -198,7 +202,7 @@ def _summary(view: TopicView) -> dict[str, Any]:
         "internal": view.is_internal,
         "partitions": len(view.partitions),
         "replication_factor": _replication(view),
-        "messages": view.messages,
+        "offsets": view.offsets,
     }
 
 
@@ -228,7 +232,7 @@ def _whole(view: TopicView, sizes: Sizes) -> dict[str, Any]:
 
 def _show(view: TopicView, sizes: Sizes) -> None:
     count = len(view.partitions)
-    what = f"{count} partition{'s' * (count != 1)}, {output.number(view.messages)} messages"
+    what = f"{count} partition{'s' * (count != 1)}, {output.number(view.offsets)} offsets"
     print(f"{view.name}: {what}{', internal' if view.is_internal else ''}; id {view.topic_id}")
     for config in view.configs:
         if not config.is_default:

@@ -53,8 +53,8 @@ class PartitionView:
     end_offset: int = -1
 
     @property
-    def messages(self) -> int:
-        """Offsets between start and end: an upper bound of what can be read."""
+    def offsets(self) -> int:
+        """From start to end: messages, and also transaction markers and what compaction has removed."""
         return max(0, self.end_offset - self.start_offset)
 
 
@@ -67,8 +67,8 @@ class TopicView:
     configs: tuple[Config, ...] = field(default=())
 
     @property
-    def messages(self) -> int:
-        return sum(each.messages for each in self.partitions)
+    def offsets(self) -> int:
+        return sum(each.offsets for each in self.partitions)
 
 
 class Admin:

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
 import types
 import typing
@@ -233,8 +234,12 @@ def resolve(
     environ: Mapping[str, str],
     file: ConfigFile | None = None,
     other_variables: Iterable[str] = (),
+    given_as: Callable[[Setting], str] = operator.attrgetter("flag"),
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and sources by dotted name. `flags` is by dotted name too. Raises ConfigError."""
+    """Values and sources by dotted name. `flags` is by dotted name too. Raises ConfigError.
+
+    `given_as`: what a flag is called where it was given.
+    """
     by_name = {item.name: item for item in settings}
     for name in flags:
         if name not in by_name:
@@ -245,7 +250,7 @@ def resolve(
     sources: dict[str, str] = {}
     for item in settings:
         if item.name in flags:
-            text, source = flags[item.name], item.flag
+            text, source = flags[item.name], given_as(item)
         elif item.name in variables:
             text, source = variables[item.name], item.variable
         elif item.name in contents and file is not None:
@@ -331,8 +336,8 @@ def flags_of(settings: Sequence[Setting], args: Sequence[str]) -> dict[str, str]
             raise ConfigError(f"{flag}: no such flag{suggestion(flag, by_flag)}")
         item = by_flag[flag]
         if not equals:
-            if item.kind is bool:
-                text = "true"
+            if item.kind is bool:  # alone, or with its value as every other flag
+                text = rest.pop(0) if rest and rest[0].lower() in _TRUE + _FALSE else "true"
             elif rest:
                 text = rest.pop(0)
             else:
