@@ -308,6 +308,18 @@ def test_a_shape_is_what_all_samples_have_in_common() -> None:
     assert shape_of([b"x", b"1", b'{"a": 1}'], mostly=False) == {"a": "long"}
 
 
+def test_where_values_disagree_a_field_is_text_or_what_most_of_them_are() -> None:
+    values = [
+        b'{"a": 1, "b": {"c": [1]}}',
+        b'{"a": 2.5, "b": {"c": ["x", 2]}}',
+        b'{"a": "n/a", "b": 7}',
+        b'{"a": null}',
+    ]
+    assert shape_of(values) == {"a": "string", "b": "string"}
+    assert shape_of(values, most=True) == {"a": "double", "b": {"c": ("array", "long")}}
+    assert shape_of(values[1:3], most=True) == {"a": "string", "b": "string"}, "nobody has a majority"
+
+
 @examples(deadline=None)
 @given(st.lists(st.binary(max_size=20)))
 def test_a_shape_can_be_asked_of_any_bytes(values: list[bytes]) -> None:

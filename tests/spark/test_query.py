@@ -103,6 +103,20 @@ def test_a_statement_is_followed_from_where_its_first_answer_ended(spark: Any, k
     assert topics.follow(f"select count(*) from {topic}") is None  # to be asked again instead
 
 
+def test_one_record_with_text_in_a_field_of_numbers_does_not_spoil_a_sum(kafka: Any, topics: Topics) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b'{"amount": 3, "id": 1}', b'{"amount": "n/a", "id": 2}', b'{"amount": 4.5, "id": 3}'])
+    assert topics.sql(f"select sum(amount), sum(id) from `{topic}`").collect() == [(7.5, 6)]
+
+
+def test_what_spark_finds_only_when_rows_are_computed_is_one_sentence(kafka: Any, topics: Topics) -> None:
+    topic = kafka.topic()
+    kafka.produce(topic, [b'{"id": 1}'])
+    with pytest.raises(QueryError, match="(?i)division by zero") as told:
+        _print(topics.sql(f"select 1 / (id - 1) from `{topic}`"), Format.json, 10)
+    assert "\n" not in str(told.value)
+
+
 def test_what_is_not_there_is_one_sentence(kafka: Any, topics: Topics) -> None:
     number = kafka.topic()
     topic = kafka.topic(name=f"shipments-of-{number}-today")

@@ -85,7 +85,10 @@ def sql(
 
 
 def _rows(frame: Any, limit: int) -> tuple[list[str], list[tuple[Any, ...]], bool]:
-    found = [tuple(row) for row in frame.limit(limit + 1).collect()]
+    from headrace.spark.query import sentences
+
+    with sentences():  # much is found only when rows are computed: an overflow, a cast, records that are gone
+        found = [tuple(row) for row in frame.limit(limit + 1).collect()]
     return list(frame.columns), found[:limit], len(found) > limit
 
 

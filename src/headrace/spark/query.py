@@ -3,14 +3,16 @@
 Rules:
 - A name in the statement that is no view and no table of Spark's is a topic. Its rows are the archive's, at one
   version, and the broker's from exactly where that version ends: no record twice, none left out.
-- Key and value are text. If most values of a sample are JSON objects, their fields are columns too; a field that is
-  called like a column of the record is reached as `data.field`. `raw` leaves bytes alone.
+- Key and value are text. If most values of a sample are JSON objects, their fields are columns too, of the type that
+  most of them have: what does not fit is null. A field that is called like a column of the record is reached as
+  `data.field`. `raw` leaves bytes alone.
 - To follow: a statement that only chooses rows goes on as a stream from where the first answer ended; any other is
   asked again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -71,12 +73,8 @@ class Topics:
     # statements
 
     def _run(self, statement: str) -> DataFrame:
-        from pyspark.errors import PySparkException
-
-        try:
+        with sentences():
             return self.spark.sql(statement.strip().rstrip(";"))
-        except PySparkException as error:
-            raise QueryError(_told(error)) from None
 
     def _register(self, statement: str, *, streaming: bool) -> None:
         wanted = [name for name in relations(self.spark, statement) if not self._is_known(name)]
@@ -202,7 +200,7 @@ class Topics:
         return parsed.select(*(f.col(f"data.`{each}`").alias(each) for each in fields), *COLUMNS, "data")
 
     def _guess(self, topic: str) -> str | None:
-        shape = shape_of(list(self._sample(topic)) or self._archived_sample(topic))
+        shape = shape_of(list(self._sample(topic)) or self._archived_sample(topic), most=True)
         return ddl_of(shape) if shape else None
 
     def _sample(self, topic: str) -> Iterator[bytes | None]:
@@ -239,13 +237,9 @@ class Topics:
 
 def relations(spark: SparkSession, statement: str) -> list[str]:
     """Names that a statement reads from; parts of one name are parted by ", ". Raises QueryError if it is not SQL."""
-    from pyspark.errors import PySparkException
-
     session: Any = spark
-    try:
+    with sentences():
         plan = session._jsparkSession.sessionState().sqlParser().parsePlan(statement.strip().rstrip(";"))
-    except PySparkException as error:
-        raise QueryError(_told(error)) from None
     text = str(plan.toString())
     own = {name.strip() for line in re.findall(r"CTE \[([^\]]*)\]", text) for name in line.split(",")}
     found = re.findall(r"'UnresolvedRelation \[([^\]]+)\]", text)
@@ -259,6 +253,17 @@ def _only_chooses(frame: DataFrame) -> bool:
     return not re.search(
         r"^[\s:+|~-]*(Aggregate|Join|Sort|GlobalLimit|LocalLimit|Distinct|Window|Deduplicate|Union)\b", plan, re.M
     )
+
+
+@contextlib.contextmanager
+def sentences() -> Iterator[None]:
+    """What Spark says, in one line, as a QueryError."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        raise QueryError(_told(error)) from None
 
 
 def _told(error: Exception) -> str:

@@ -1,22 +1,68 @@
 """The shape of JSON values, from a sample. Pure.
 
-Rules: whole numbers are long, numbers with a point double (and long with double is double); what disagrees is string;
-null says nothing. Names that differ only in case are one field: Spark would not tell them apart.
+Rules: whole numbers are long, numbers with a point double (and long with double is double); null says nothing. Where
+values disagree, the field is string, which holds them all; or, for who asks for that, what most of them are, and the
+others will be null. Names that differ only in case are one field: Spark would not tell them apart.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 Shape = Any  # "null", "boolean", "long", "double", "string", ("array", Shape) or a dict of fields
+ARRAY, OBJECT = "array", "object"
 
 
-def shape_of(values: Iterable[bytes | None], *, mostly: bool = True) -> dict[str, Shape] | None:
-    """The fields of JSON objects; None if there are none, or (`mostly`) if as many values are something else."""
-    found: dict[str, Shape] = {}
+@dataclass(slots=True)
+class _Seen:
+    """What was seen in one place of the documents: how often each kind, and what is inside."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    elements: _Seen | None = None
+    fields: dict[str, tuple[str, _Seen]] = field(default_factory=dict)  # by name in lower case
+
+    def add(self, value: Any) -> None:
+        kind = _kind_of(value)
+        if kind is None:
+            return
+        self.kinds[kind] += 1
+        if kind == ARRAY:
+            self.elements = self.elements or _Seen()
+            for each in value:
+                self.elements.add(each)
+        elif kind == OBJECT:
+            for name, each in value.items():
+                self.fields.setdefault(name.lower(), (name, _Seen()))[1].add(each)
+
+    def shape(self, most: bool) -> Shape:
+        kinds = Counter(self.kinds)
+        if "long" in kinds and "double" in kinds:
+            kinds["double"] += kinds.pop("long")
+        if not kinds:
+            return "null"
+        (kind, count), *others = kinds.most_common()
+        if others and (not most or others[0][1] == count):
+            return "string"
+        if kind == ARRAY:
+            assert self.elements is not None
+            return (ARRAY, self.elements.shape(most))
+        return self.object_shape(most) if kind == OBJECT else kind
+
+    def object_shape(self, most: bool) -> dict[str, Shape]:
+        return {name: seen.shape(most) for name, seen in self.fields.values()}
+
+
+def shape_of(values: Iterable[bytes | None], *, mostly: bool = True, most: bool = False) -> dict[str, Shape] | None:
+    """The fields of JSON objects; None if there are none, or (`mostly`) if as many values are something else.
+
+    `most`: a field whose values disagree is what most of them are.
+    """
+    seen = _Seen()
     objects = others = 0
     for value in values:
         if value is None:
@@ -27,10 +73,10 @@ def shape_of(values: Iterable[bytes | None], *, mostly: bool = True) -> dict[str
             document = None
         if isinstance(document, dict):
             objects += 1
-            found = _merged(found, _shape(document))
+            seen.add(document)
         else:
             others += 1
-    return found if objects > (others if mostly else 0) else None
+    return seen.object_shape(most) if objects > (others if mostly else 0) else None
 
 
 def ddl_of(shape: dict[str, Shape]) -> str:
@@ -38,45 +84,22 @@ def ddl_of(shape: dict[str, Shape]) -> str:
     return ", ".join(f"`{name.replace('`', '``')}` {_kind(kind)}" for name, kind in shape.items())
 
 
-def _shape(value: Any) -> Shape:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "boolean"
-    if isinstance(value, int):
-        return "long" if -(1 << 63) <= value < 1 << 63 else "double"
-    if isinstance(value, float):
-        return "double"
-    if isinstance(value, str):
-        return "string"
-    if isinstance(value, list):
-        inner: Shape = "null"
-        for each in value:
-            inner = _merged(inner, _shape(each))
-        return ("array", inner)
-    fields: dict[str, Shape] = {}
-    for name, each in value.items():
-        fields = _merged(fields, {name: _shape(each)})
-    return fields
-
-
-def _merged(one: Shape, two: Shape) -> Shape:
-    if one == two or two == "null":
-        return one
-    if one == "null":
-        return two
-    if isinstance(one, dict) and isinstance(two, dict):
-        names = {name.lower(): name for name in one}
-        found = dict(one)
-        for name, kind in two.items():
-            known = names.setdefault(name.lower(), name)
-            found[known] = _merged(found.get(known, "null"), kind)
-        return found
-    if isinstance(one, tuple) and isinstance(two, tuple):
-        return ("array", _merged(one[1], two[1]))
-    if {str(one), str(two)} == {"long", "double"}:
-        return "double"
-    return "string"
+def _kind_of(value: Any) -> str | None:
+    """The kind of one value; None for null."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "boolean"
+        case int():
+            return "long" if -(1 << 63) <= value < 1 << 63 else "double"
+        case float():
+            return "double"
+        case str():
+            return "string"
+        case list():
+            return ARRAY
+    return OBJECT
 
 
 def _kind(shape: Shape) -> str:
