@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from headrace.cli import VERBS
+from headrace.cli.report import complain
 
 HEAVY = ("confluent_kafka", "rich", "starlette", "uvicorn", "kio", "yaml", "headrace.client", "headrace.broker")
 
@@ -127,3 +128,8 @@ def test_a_data_directory_that_is_a_file_is_named(command, tmp_path):
     ran = command("serve", "--data-dir", str(tmp_path / "data"), "--port", "0")
     assert ran.code == 2
     assert "data is a file; choose a directory with --data-dir" in ran.err
+
+
+def test_a_missing_extra_is_named_with_its_remedy():
+    absent = ModuleNotFoundError("No module named 'pyarrow.parquet'", name="pyarrow.parquet")
+    assert complain(absent).line == "Spark is not installed (pyarrow is missing): pip install 'headrace[spark]'"

@@ -14,7 +14,7 @@ pytest.importorskip("deltalake")
 
 from headrace.spark.lake import arrow_table, verify
 from headrace.spark.pipeline import ready
-from headrace.spark.pipeline.check import check
+from headrace.spark.pipeline.check import before_spark, check
 from headrace.spark.pipeline.config import load
 from headrace.spark.pipeline.replay import Replay
 from headrace.spark.pipeline.runner import PipelineError, Runner
@@ -163,7 +163,7 @@ def test_a_dry_run_finds_what_is_wrong(spark: Any, kafka: Any, tmp_path: Path) -
         "sinks": [{"type": "topic", "from": "c", "topic": "x"}],
     }
     (tmp_path / "pipeline.yml").write_text(yaml.safe_dump(document))
-    found = list(check(spark, load(tmp_path), tmp_path))
+    found = [*before_spark(load(tmp_path)), *check(spark, load(tmp_path), tmp_path)]
     assert [(each.what, each.good) for each in found] == [
         ("broker", True),
         ("source a", True),

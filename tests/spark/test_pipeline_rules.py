@@ -384,6 +384,32 @@ def test_what_spark_tells_late_does_not_bring_back_a_pipeline_that_has_ended(
     assert State(tmp_path).read()["state"] == FINISHED, "that was the last word"
 
 
+def test_each_batch_is_said_once() -> None:
+    from headrace.spark.pipeline.watch import Watch
+
+    said: list[str] = []
+    watch = Watch(lambda: None, say=said.append)
+    watch.follow("id", "q")
+    for _ in range(2):  # Spark tells, and so does the query when it has ended
+        watch.catch_up("q", [SimpleNamespace(json=json.dumps(progress(0, 1234)))])
+    assert said == ["q: batch 0, 1,234 records in 100 ms"]
+
+
+def test_a_missing_topic_is_told_before_spark_is_started(
+    headrace: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.cli.pipeline._session", lambda *_: pytest.fail("Spark was started"))
+    document = {
+        "name": "p",
+        "broker": headrace.bootstrap_servers,
+        "sources": {"a": {"topic": "nowhere"}},
+        "sinks": [{"type": "console", "from": "a"}],
+    }
+    (tmp_path / "pipeline.yml").write_text(json.dumps(document))
+    assert run(["pipeline", "run", str(tmp_path)]) == 1
+    assert "source a: " in (told := capsys.readouterr().err) and "headrace topic create" in told
+
+
 def test_what_is_told_of_queries_does_not_change_while_it_is_written() -> None:
     from headrace.spark.pipeline.watch import Watch
 

@@ -16,6 +16,7 @@ from headrace.cli.report import UsageError
 from headrace.core.errors import HeadraceError
 
 if TYPE_CHECKING:
+    from headrace.spark.pipeline.check import Finding
     from headrace.spark.pipeline.config import Pipeline
     from headrace.spark.pipeline.state import State
 
@@ -48,16 +49,23 @@ def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder
 @app.command()
 def check(folder: Folder = HERE, master: Master = "", json: Json = False) -> None:
     """Dry run: settings, connection, topics, schemas and SQL; nothing is written."""
+    from headrace.spark.pipeline.check import before_spark
     from headrace.spark.pipeline.check import check as dry_run
     from headrace.spark.pipeline.config import load
 
     pipeline = load(folder)
-    spark = _session(pipeline, folder, master)
-    found = []
-    for finding in dry_run(spark, pipeline, _home(folder)):
+    found: list[dict[str, Any]] = []
+
+    def tell(finding: Finding) -> None:
         found.append({"what": finding.what, "told": finding.told, "good": finding.good})
         if not json:
-            print(f"{'ok  ' if finding.good else 'FAIL'}  {finding.what}: {finding.told}")
+            print(f"{'ok  ' if finding.good else 'FAIL'}  {finding.what}: {finding.told}", flush=True)
+
+    for finding in before_spark(pipeline):
+        tell(finding)
+    if not found or found[0]["good"]:  # without its broker nothing more can be said
+        for finding in dry_run(_session(pipeline, folder, master), pipeline, _home(folder)):
+            tell(finding)
     if json:
         output.emit(found)
     faults = sum(not finding["good"] for finding in found)
@@ -75,10 +83,14 @@ def run(folder: Folder = HERE, once: Once = False, master: Master = "") -> None:
 
 def run_folder(folder: Path, pipeline: Pipeline, *, once: bool, master: str) -> None:
     """Run, with a line on stderr whenever something was done."""
+    from headrace.spark.pipeline.check import before_spark
     from headrace.spark.pipeline.runner import Runner
     from headrace.spark.pipeline.state import State
 
     State(_home(folder)).check_free()
+    for finding in before_spark(pipeline):
+        if not finding.good:
+            raise HeadraceError(f"{finding.what}: {finding.told}")
     spark = _session(pipeline, folder, master)
     runner = Runner(pipeline, _home(folder), spark, once=once, say=output.note)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from headrace.core.errors import ApiError, ConfigError, HeadraceError
 
 FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+SPARK_MODULES = frozenset({"deltalake", "fastavro", "google", "numba", "numpy", "pandas", "pyarrow", "pyspark"})
 
 _REMEDIES = {
     "UNREACHABLE": "is a broker running? try: headrace serve",
@@ -76,13 +77,21 @@ def complain(error: Exception) -> Complaint:
     if isinstance(error, OSError):
         return Complaint(_line(str(error)))
     if isinstance(error, ImportError):
-        return Complaint(f"{_line(str(error))}; the installation is not whole: pip install headrace")
+        return Complaint(_absent(error))
     if type(error).__name__ == "KafkaException":
         from headrace.client.errors import translate
 
         return complain(translate(error))  # type: ignore[arg-type]
     what = f"{type(error).__name__}: {_line(str(error))}"
     return Complaint(f"unexpected {what}; this is a fault in headrace: headrace --debug shows where")
+
+
+def _absent(error: ImportError) -> str:
+    """A module is not there: that of an extra, or one that should be."""
+    top = (error.name or "").partition(".")[0]
+    if top in SPARK_MODULES:
+        return f"Spark is not installed ({top} is missing): pip install 'headrace[spark]'"
+    return f"{_line(str(error))}; the installation is not whole: pip install headrace"
 
 
 def _usage(error: Exception) -> Complaint:

@@ -29,8 +29,8 @@ class Finding:
     good: bool = True
 
 
-def check(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Iterator[Finding]:
-    """Findings in the order of a run; it ends where going on makes no sense."""
+def before_spark(pipeline: Pipeline) -> Iterator[Finding]:
+    """What can be found within a second, without Spark: whether the broker answers and the topics are there."""
     if pipeline.broker:
         try:
             Connection(pipeline.broker).reach()
@@ -39,6 +39,10 @@ def check(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Iterator[Fin
             return
         yield Finding("broker", f"{pipeline.broker} answers")
     yield from _topics(pipeline)
+
+
+def check(spark: SparkSession, pipeline: Pipeline, folder: Path) -> Iterator[Finding]:
+    """Findings in the order of a run that come after `before_spark`; it ends where going on makes no sense."""
     try:
         views = Frames(spark, pipeline, folder, query="check").views
     except Exception as error:  # whatever a transformation may raise

@@ -74,7 +74,7 @@ class Runner:
         self._once = once or pipeline.trigger.once
         self._say = say
         self._state = State(folder)
-        self._watch = Watch(self._tell, self._state.read()["queries"])
+        self._watch = Watch(self._tell, self._state.read()["queries"], say)
         self._starts: dict[str, Start] = {}
         self._queries: dict[str, StreamingQuery] = {}
         self._failures: dict[str, tuple[int, int]] = {}  # in a row, and at which batch
@@ -228,12 +228,13 @@ class Runner:
 
     def _stop_all(self) -> None:
         deadline = time.monotonic() + STOP_SECONDS
-        for query in self._queries.values():
+        for name, query in self._queries.items():
             while query.isActive and query.status.get("isTriggerActive") and time.monotonic() < deadline:
                 if query.status.get("message", "").startswith(("Waiting", "Getting offsets")):
                     break
                 time.sleep(LOOK_SECONDS)
             query.stop()
+            self._watch.catch_up(name, query.recentProgress)  # its last batch, of which Spark has not told yet
 
     def _tell(self, *, last: bool = False) -> None:
         """Called by Spark's thread, too: what is told last is the newest, and nothing is told after the end."""

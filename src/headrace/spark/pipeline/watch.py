@@ -26,10 +26,16 @@ from pyspark.sql.streaming.listener import (
 
 
 class Watch(StreamingQueryListener):
-    """Keeps a document per query, by name; calls `changed` after every event."""
+    """Keeps a document per query, by name; calls `changed` after every event, `say` with a line for every batch."""
 
-    def __init__(self, changed: Callable[[], None], before: Mapping[str, Mapping[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        changed: Callable[[], None],
+        before: Mapping[str, Mapping[str, Any]] | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self._changed = changed
+        self._say = say
         self._before = before or {}  # what the run before this one left, by name
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
@@ -72,7 +78,7 @@ class Watch(StreamingQueryListener):
             progress = json.loads(event.progress.json)
             name = self._names.get(str(progress["id"]))
             if name is not None:
-                self._take(self.queries[name], progress)
+                self._take(name, progress)
                 self._changed()
         except Exception as error:  # at the edge: a listener must not break Spark's bus
             with self._lock:
@@ -81,21 +87,26 @@ class Watch(StreamingQueryListener):
     def catch_up(self, name: str, recent: Iterable[Any]) -> None:
         """Take what a query that has ended knows and Spark has not told yet."""
         for each in recent:
-            self._take(self.queries[name], json.loads(each.json))
+            self._take(name, json.loads(each.json))
 
-    def _take(self, entry: dict[str, Any], progress: Mapping[str, Any]) -> None:
+    def _take(self, name: str, progress: Mapping[str, Any]) -> None:
         with self._lock:
-            self._count(entry, progress)
+            count = self._count(self.queries[name], progress)
+            entry = dict(self.queries[name])
+        if count:
+            left = f", {entry['lag']:,} left" if entry["lag"] else ""
+            self._say(f"{name}: batch {entry['batch']}, {count:,} records in {entry['batch_ms']:,} ms{left}")
 
-    def _count(self, entry: dict[str, Any], progress: Mapping[str, Any]) -> None:
+    def _count(self, entry: dict[str, Any], progress: Mapping[str, Any]) -> int:
+        """How many records a batch had that was not counted yet."""
         took_ms = int(progress.get("durationMs", {}).get("triggerExecution", progress.get("batchDuration", 0)))
         read, lag = counted(progress.get("sources", []))
         count = read if read is not None else int(progress.get("numInputRows", 0))
         if int(progress["batchId"]) <= entry["batch"]:
-            return
+            return 0
         entry["lag"] = lag
         if not count:
-            return
+            return 0
         entry.update(
             batch=int(progress["batchId"]),
             rows=entry["rows"] + count,
@@ -103,6 +114,7 @@ class Watch(StreamingQueryListener):
             batch_ms=took_ms,
             at=time.time(),
         )
+        return count
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
         name = self._names.get(str(event.id))
