@@ -27,6 +27,7 @@ from headrace.broker.commands import Join, Register
 from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
 from headrace.broker.council import Council
+from headrace.broker.directory_state import DirectoryState
 from headrace.broker.flusher import Flusher
 from headrace.broker.gossip import Gossip
 from headrace.broker.groups import GroupCoordinator
@@ -35,6 +36,7 @@ from headrace.broker.image import BrokerRecord
 from headrace.broker.in_sync import InSyncSets
 from headrace.broker.internal_topics import OFFSETS_TOPIC, InternalTopic
 from headrace.broker.joining import JOINED_PATH, join, remember, remembered
+from headrace.broker.losses import report_losses
 from headrace.broker.markers import ClusterMarkers
 from headrace.broker.nodes import NodeWatch
 from headrace.broker.partitions import Partitions
@@ -64,18 +66,11 @@ from headrace.runtime.workers import ThreadWorkers
 from headrace.storage.catalog import PATH as CATALOG_PATH
 from headrace.storage.catalog import Catalog
 from headrace.storage.directory import PATH as META_PATH
-from headrace.storage.directory import (
-    Directory,
-    count_start,
-    leave_clean_mark,
-    random_id,
-    take_clean_mark,
-    trust_system,
-)
+from headrace.storage.directory import Directory, random_id, trust_system
 from headrace.storage.memory import MemoryFiles
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Clock, Dice, Files, Network, Workers
+    from headrace.core.ports import Clock, Dice, Network, TrackedFiles, Workers
     from headrace.gateways.http.server import HttpServer
     from headrace.settings import Settings
 
@@ -110,7 +105,7 @@ class Node:
         self,
         settings: Settings,
         *,
-        files: Files | None = None,
+        files: TrackedFiles | None = None,
         clock: Clock | None = None,
         workers: Workers | None = None,
         network: Network | None = None,
@@ -132,8 +127,7 @@ class Node:
         self._links: PeerLinks
         self._nodes: NodeWatch
         self._boot_id = system_boot_id() if boot_id is None else boot_id
-        self._was_clean = False
-        self._start_number = 0
+        self._data: DirectoryState
         self._port = 0
         self._may_be_clean = False
         self.addresses = Addresses("", 0)
@@ -171,6 +165,7 @@ class Node:
         directory = await self._claim(files, record)
         controller = self._open_metadata(files)
         service, housekeeping = self._compose(files, directory, controller, record)
+        self._data.known.serve(lambda: controller.durable_place, on_failure=service.partitions.fail_disk)
         undo.push_async_callback(kafka.stop)
         kafka.use(service)
         attendance = Attendance(service.council, controller, settings.cluster)
@@ -179,8 +174,8 @@ class Node:
             Register(
                 *(record.node_id, record.host, record.port, record.rack),
                 directory_id=directory.directory_id,
-                clean=self._was_clean,
-                start=self._start_number,
+                clean=self._data.was_clean,
+                start=self._data.start,
             )
         )
         await self._run(lambda: trust_system(files, self._boot_id))
@@ -195,6 +190,7 @@ class Node:
         controller.subscribe(Tally(record.node_id, self._counters.cluster).changed)
         undo.push_async_callback(service.flusher.drain)
         self._copy(service)
+        await report_losses(partitions, service.council, controller, node)
         self._gossip(service)
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
         attendance.is_fit = partitions.examined
@@ -213,7 +209,7 @@ class Node:
             self._links,
             service.flusher,
             clock=self._clock,
-            workers=self._workers,
+            known=self._data.known,
             throttle_bytes_per_s=cluster.replica_throttle_bytes_per_second,
             counters=self._counters.cluster,
         )
@@ -296,7 +292,7 @@ class Node:
             logger.critical("this node is not wanted in its cluster", extra={"reason": str(error)})
 
     def _compose(
-        self, files: Files, directory: Directory, controller: Controller, record: BrokerRecord
+        self, files: TrackedFiles, directory: Directory, controller: Controller, record: BrokerRecord
     ) -> tuple[Service, Housekeeping]:
         """Make the parts; none of them works yet."""
         settings = self._settings
@@ -304,11 +300,7 @@ class Node:
         configs = Configs(controller, settings)
         nodes = self._nodes = NodeWatch(controller, settings.cluster, configs)
         council = Council(
-            record.node_id,
-            directory.cluster_id,
-            controller,
-            nodes,
-            configs,
+            *(record.node_id, directory.cluster_id, controller, nodes, configs),
             links=self._links,
             counters=self._counters.cluster,
         )
@@ -317,6 +309,7 @@ class Node:
             MemoryFiles(),
             configs,
             record.node_id,
+            self._data.known,
             producer_expiry_ms=settings.storage.producer_expiry_ms,
             clock=self._clock,
             workers=self._workers,
@@ -380,13 +373,13 @@ class Node:
         verification = Verification(node_id, self._links, transactions, leader_of=topic.leader_of, find=partitions.get)
         return transactions, verification
 
-    def _open_files(self) -> Files:
+    def _open_files(self) -> TrackedFiles:
         storage = self._settings.storage
         if self._files is not None:
             return self._files
         return MemoryFiles() if storage.kind == "memory" else DiskFiles(storage.data_dir, read=storage.read)
 
-    async def _claim(self, files: Files, record: BrokerRecord) -> Directory:
+    async def _claim(self, files: TrackedFiles, record: BrokerRecord) -> Directory:
         """Make the data directory ours; a new one belongs to the cluster that is joined, or begins one."""
         settings = self._settings
         directory_id = random_id(self._dice.randbytes)
@@ -400,23 +393,24 @@ class Node:
         ids = iter((directory_id,) if cluster_id else (random_id(self._dice.randbytes), directory_id))
         try:
             directory = Directory.claim(files, node_id=record.node_id, cluster_id=cluster_id, new_id=lambda: next(ids))
+            self._undo.callback(directory.release)
+            accept = settings.storage.accept_restored
+            self._data = DirectoryState.enter(files, directory, self._workers, boot_id=self._boot_id, accept=accept)
         except (ConfigError, StorageError) as error:
             raise type(error)(f"{settings.storage.data_dir}: {error}") from error
-        self._undo.callback(directory.release)
         self._membership.cluster_id = directory.cluster_id
-        self._was_clean = directory.is_new or take_clean_mark(files, self._boot_id)
-        self._start_number = count_start(files)
-        self._undo.push_async_callback(self._mark_clean, files)
+        self._undo.push_async_callback(self._leave_directory)
         return directory
 
-    async def _mark_clean(self, files: Files) -> None:
-        """The last thing that a broker does, if nothing went wrong."""
-        if self._may_be_clean and not self.service.faults:
-            await self._run(lambda: leave_clean_mark(files))
+    async def _leave_directory(self) -> None:
+        """The last thing that a broker does. It is clean if nothing went wrong."""
+        clean = self._may_be_clean and not self.service.faults
+        await self._run(lambda: self._data.leave(clean=clean))
 
-    def _open_metadata(self, files: Files) -> Controller:
+    def _open_metadata(self, files: TrackedFiles) -> Controller:
         cluster = self._settings.cluster
-        storage = RaftStorage.open(files)
+        accept = self._settings.storage.accept_restored
+        storage = RaftStorage.open(files, applied=(0, 0) if accept else self._data.manifest.applied)
         self._undo.callback(storage.close)
         controller = Controller(
             storage,
@@ -434,7 +428,7 @@ class Node:
         self._address_book.hint(controller.known_addresses())
         return controller
 
-    def _open_catalog(self, files: Files, partitions: Partitions) -> Cataloguing | None:
+    def _open_catalog(self, files: TrackedFiles, partitions: Partitions) -> Cataloguing | None:
         if not isinstance(files, DiskFiles):
             return None
         catalog = Catalog(files, f"{files.root}/{CATALOG_PATH}")

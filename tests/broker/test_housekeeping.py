@@ -9,9 +9,11 @@ from uuid import UUID
 
 from headrace.broker.flusher import Flusher
 from headrace.broker.housekeeping import Housekeeping
+from headrace.broker.known_logs import KnownLogs
 from headrace.broker.partition import Partition
 from headrace.core.counters import Counters, Traffic
 from headrace.storage.log import Log
+from headrace.storage.manifest import Manifest
 from headrace.storage.settings import StorageSettings
 from headrace.storage.topic_config import TopicConfig
 from headrace.testing.files import FaultyFiles
@@ -46,6 +48,8 @@ class InlineWorkers:
 class Shelf(list[Partition]):
     """The partitions, as housekeeping sees them."""
 
+    known: KnownLogs
+
     def __iter__(self) -> Iterator[Partition]:
         return super().__iter__()
 
@@ -57,6 +61,7 @@ class House:
         log = Log.open(self.files, "topics/t-0", TopicConfig.of(configs, storage), now_ms=self.clock.ms)
         self.flusher = Flusher(InlineWorkers(), self.clock, Counters(), lambda error: None)
         self.shelf = Shelf()
+        self.shelf.known = KnownLogs(Manifest(self.files), InlineWorkers())
         self.housekeeping = Housekeeping(self.shelf, self.flusher, storage, self.clock)  # type: ignore[arg-type]
         self.partition = Partition(
             "t",

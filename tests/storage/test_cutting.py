@@ -123,24 +123,3 @@ def test_a_cut_takes_back_what_producers_have_done_since() -> None:
     log.truncate(1, now_ms=1)
     assert not log.producers.is_open(7, 0)
     assert log.last_stable_offset(1) == 1
-
-
-def test_a_log_knows_whose_it_is() -> None:
-    files = FaultyFiles()
-    log = reopen(files)
-    assert cutting.owner(files, PATH) is None
-    cutting.give_to(log, b"0123456789abcdef")
-    fill(log, 1)
-    assert cutting.owner(files, PATH) == b"0123456789abcdef", "a kill before the first sync must not make it anybody's"
-    sync(log)
-    assert cutting.owner(files.power_cut(Random(1)), PATH) == b"0123456789abcdef"
-
-
-@pytest.mark.parametrize("torn", [b"", b"0123", b"\0" * 20, b"0123456789abcdef", b"0123456789abcdef\0\0\0\0"])
-def test_a_torn_claim_says_nothing(torn: bytes) -> None:
-    files = FaultyFiles()
-    log = reopen(files)
-    files.store(f"{PATH}/{cutting.CLAIM}", torn)
-    assert cutting.owner(files, PATH) is None
-    cutting.give_to(log, b"0123456789abcdef")
-    assert cutting.owner(files, PATH) == b"0123456789abcdef"

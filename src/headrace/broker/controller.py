@@ -143,6 +143,13 @@ class Controller:
         """Take part in the quorum."""
         self.quorum.start()
 
+    @property
+    def durable_place(self) -> tuple[int, int] | None:
+        """Index and term of the last applied entry, if it is durable here: from then on it always will be."""
+        term = self.quorum.applied_term
+        is_durable = self.applied_index > 0 and self._storage.term(self.applied_index) == term
+        return (self.applied_index, term) if is_durable else None
+
     async def close(self) -> None:
         """Wait until everything that this node can commit alone is committed, and stop taking part."""
         while self._snapshotting is not None:

@@ -115,6 +115,7 @@ class Housekeeping:
             log = partition.log
             if partition.durable_ack and log.recovery_point != log.end_offset:
                 self._flusher.request(partition, checkpoint=True)
+        await self._partitions.known.checkpoint(self._partitions)
 
     async def _catalogue(self) -> None:
         if self._cataloguing is not None:

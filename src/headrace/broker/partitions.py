@@ -7,10 +7,12 @@ Rules:
   elected. It leads once it is registered, by an image that holds its registration (`registered`).
 - Logs are opened and removed in workers, one after the other; `settled` waits for that. What was wanted when the work
   began may be wanted no more when it is done: the newest image decides.
-- A log carries the id of its topic. One of an older topic of the same name is removed before a new one is opened.
+- A log is noted in the manifest of the data directory (`known_logs`) before it takes records, and is known by it when
+  it is opened again: one that is missing, swapped or older than it was is lost.
 - A log that cannot be opened is offline: its partition answers KAFKA_STORAGE_ERROR, the others go on. If it is damaged
-  and others are in sync, it is set aside and copied anew; but not before this node has left the in-sync set, lest it be
-  elected with an empty log. To get there it is not `is_fit` for a while.
+  or lost and others are in sync, it is set aside and copied anew; but not before this node has left the in-sync set,
+  lest it be elected with an empty log. A node that starts says so before it may lead (`losses`); to get there otherwise
+  it is not `is_fit` for a while.
 - The same becomes of a log in which a read finds damage, if it is there when looked at again. If nobody else is in sync
   it stays: what is whole is served, what is damaged is not.
 """
@@ -18,39 +20,38 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+from headrace.broker.decisions import partitions_on
+from headrace.broker.log_opening import LogOpening, Opening, log_path
 from headrace.broker.partition import Partition
 from headrace.core.counters import Traffic
-from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
-from headrace.storage import cutting
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, DiskFullError, ErrorCode, StorageError
 from headrace.storage.directory import distrust_system
 from headrace.storage.log import Log
 
 if TYPE_CHECKING:
     from headrace.broker.configs import Configs
     from headrace.broker.image import Image, PartitionRecord, TopicImage
+    from headrace.broker.known_logs import KnownLogs
     from headrace.core.counters import Counters
-    from headrace.core.ports import Clock, Files, Workers
+    from headrace.core.ports import Clock, TrackedFiles, Workers
     from headrace.storage.span import Span
     from headrace.storage.topic_config import TopicConfig
 
 logger = logging.getLogger(__name__)
 
 REST_SECONDS: Final = 0.01
+OPENED_AT_ONCE: Final = 100  # logs that share one sync of the manifest
 
 Place = tuple[str, int]  # topic and partition
-
-
-def log_path(topic: str, index: int) -> str:
-    """Where a partition lies in the data directory. `topic` is a validated name."""
-    return f"topics/{topic}-{index}"
 
 
 class Partitions:
@@ -58,10 +59,11 @@ class Partitions:
 
     def __init__(
         self,
-        disk: Files,
-        memory: Files,
+        disk: TrackedFiles,
+        memory: TrackedFiles,
         configs: Configs,
         node_id: int,
+        known: KnownLogs,
         *,
         producer_expiry_ms: int,
         clock: Clock,
@@ -70,10 +72,10 @@ class Partitions:
         touched: Callable[[Partition], None],
     ) -> None:
         self._disk = disk
-        self._memory = memory
+        self._logs = LogOpening(disk, memory, clock, producer_expiry_ms=producer_expiry_ms)
         self._configs = configs
         self.node_id = node_id
-        self._producer_expiry_ms = producer_expiry_ms
+        self.known = known
         self._clock = clock
         self._workers = workers
         self._counters = counters
@@ -88,6 +90,7 @@ class Partitions:
         self._image: Image | None = None
         self._is_registered = False
         self._opening: dict[Place, UUID] = {}
+        self._starved: dict[Place, None] = {}  # not opened yet, because the disk was full
         self._closing: deque[Partition] = deque()
         self._given_up: dict[Place, Partition] = {}  # damaged: to be at rest before another log is opened there
         self._found_damaged: deque[tuple[Partition, Span]] = deque()  # by readers in workers
@@ -109,6 +112,11 @@ class Partitions:
         return [f"{topic}-{index}: {why}" for (topic, index), why in self._faults.items()]
 
     @property
+    def damaged(self) -> list[Place]:
+        """What is offline and could be copied from others."""
+        return list(self._damaged)
+
+    @property
     def is_fit(self) -> bool:
         """Whether this node may lead, and be in sync; otherwise it asks to be fenced."""
         if self.disk_fault is not None:
@@ -120,6 +128,10 @@ class Partitions:
         """At every beat: take up what readers in workers have found, and say whether this node is fit."""
         while self._found_damaged:
             self.suspect(*self._found_damaged.popleft())
+        for name in {name: None for name, _ in self._starved}:
+            if self._image is not None and not self._stopped:
+                self._assign_all(self._image.topics[name])
+        self._begin_work()
         return self.is_fit
 
     def get(self, topic: str, index: int) -> Partition:
@@ -145,17 +157,29 @@ class Partitions:
     def load(self, image: Image, *, is_current: bool = True) -> None:
         """Open everything at start-up. Blocking. An image that may be old is followed by `registered`."""
         self._image = image
-        for topic in image.topics.values():
-            for record in topic.partitions:
-                if self.node_id in record.replicas:
-                    config = self._config(topic, image)
-                    log = self._open(topic.name, record.index, topic.topic_id, config)
-                    if isinstance(log, CorruptionError) and self._may_copy_anew(record):
-                        log = self._open(topic.name, record.index, topic.topic_id, config, anew=True)
-                    self._adopt(topic, record, log)
+        ours = [(*each, self._opening_of(each[0], each[1].index)) for each in partitions_on(image, self.node_id)]
+        opened = self._logs.open_all([wanted for *_, wanted in ours], self.known.trust)
+        for number, (topic, record, wanted) in enumerate(ours):
+            if isinstance(opened[number], CorruptionError) and self._may_copy_anew(record):
+                ours[number] = topic, record, replace(wanted, anew=True)
+                [opened[number]] = self._logs.open_all([ours[number][2]], self.known.trust)
+        for (*_, wanted), log in zip(ours, opened, strict=True):
+            self._note(wanted, log)
+        self.known.save()
+        for (topic, record, _), log in zip(ours, opened, strict=True):
+            self._adopt(topic, record, log)
         if is_current:
             self._is_registered = True
-            self._remove_strangers(image)
+            self._logs.clear_strangers(self._expected())
+
+    def _expected(self) -> set[str]:
+        """The directories of this node's logs; what is known of others is forgotten."""
+        assert self._image is not None
+        ours = {
+            (topic.name, record.index): topic.topic_id for topic, record in partitions_on(self._image, self.node_id)
+        }
+        self.known.keep(ours)
+        return {log_path(*place) for place in ours}
 
     async def registered(self) -> None:
         """The image holds the registration of this start, and so all that was decided before it."""
@@ -166,7 +190,7 @@ class Partitions:
         for topic in self._image.topics.values():
             self._assign_all(topic)
         await self.settled()
-        await self._workers.run(partial(self._remove_strangers, self._image))
+        await self._workers.run(partial(self._logs.clear_strangers, self._expected()))
 
     def changed(self, old: Image, new: Image) -> None:
         """The image moved on: lead, follow, open, close, configure. Slow work happens behind; see `settled`."""
@@ -182,9 +206,10 @@ class Partitions:
                 self._assign_all(topic)
         if old.brokers != new.brokers:
             self._note_fenced([node.node_id for node in new.brokers.values() if node.fenced])
-        if self._stopped:
-            return
-        if (self._closing or self._opening) and (self._changes is None or self._changes.done()):
+        self._begin_work()
+
+    def _begin_work(self) -> None:
+        if (self._closing or self._opening) and not self._stopped and (self._changes is None or self._changes.done()):
             self._changes = asyncio.get_running_loop().create_task(self._work(), name="partitions")
 
     def _note_fenced(self, nodes: list[int]) -> None:
@@ -203,13 +228,14 @@ class Partitions:
                 self._forget_faults(place)
             elif partition is not None:
                 self._assign(partition, record)
-            elif place not in self._faults or (place in self._damaged and self._may_copy_anew(record)):
+            elif place not in self._faults or place in self._starved or self._may_copy_anew(record, place):
                 self._faults.pop(place, None)
+                self._starved.pop(place, None)
                 self._opening[place] = topic.topic_id
 
-    def _may_copy_anew(self, record: PartitionRecord) -> bool:
-        """Whether nobody counts on what this node has, and somebody else has it."""
-        return self.node_id not in record.isr and record.leader >= 0
+    def _may_copy_anew(self, record: PartitionRecord, place: Place | None = None) -> bool:
+        """Whether nobody counts on what this node has, and somebody else has it. `place`: if it is damaged there."""
+        return (place is None or place in self._damaged) and self.node_id not in record.isr and record.leader >= 0
 
     def _assign(self, partition: Partition, record: PartitionRecord) -> None:
         """Let a partition lead or follow, as its record says."""
@@ -305,24 +331,66 @@ class Partitions:
                 partition = self._closing.popleft()
                 await partition.idle()
                 await self._workers.run(partial(_quietly, partition.log.delete))
-                continue
-            place = next(iter(self._opening))
-            topic_id = self._opening.pop(place)
+                self.known.removed(partition.topic, partition.index, partition.topic_id)
+            else:
+                await self._open_some()
+
+    async def _open_some(self) -> None:
+        """Open a group of logs; the partitions among them that are still wanted begin."""
+        wanted: list[Opening] = []
+        for place in list(islice(self._opening, OPENED_AT_ONCE)):
+            del self._opening[place]
             if self.replica(*place) is not None:
                 continue  # the image moved on while it was being opened: two logs of one place would tear each other
             assert self._image is not None
-            topic = self._image.topics[place[0]]
-            if (old := self._given_up.pop(place, None)) is not None:
-                await self._at_rest(old)
-            config, anew = self._config(topic, self._image), place in self._damaged
+            wanted.append(self._opening_of(self._image.topics[place[0]], place[1], anew=place in self._damaged))
             self._damaged.pop(place, None)
-            opened = await self._workers.run(partial(self._open, *place, topic_id, config, anew=anew))
-            now = self._image.topics.get(place[0])
-            record = self._image.partition(*place)
-            if now is not None and record is not None and now.topic_id == topic_id and self.node_id in record.replicas:
-                self._adopt(now, record, opened)
-            elif isinstance(opened, Log):
-                await self._workers.run(partial(_quietly, opened.delete))
+        for each in wanted:
+            if (old := self._given_up.pop((each.topic, each.index), None)) is not None:
+                await self._at_rest(old)
+        opened = await self._workers.run(partial(self._logs.open_all, wanted, self.known.trust))
+        for each, log in zip(wanted, opened, strict=True):
+            if self._wants(each):
+                self._note(each, log)
+        try:
+            await self.known.saved()
+        except StorageError as error:
+            for log in opened:
+                if isinstance(log, Log):
+                    await self._workers.run(partial(_quietly, partial(log.close, clean=False)))
+            opened = [error for _ in opened]
+        for each, log in zip(wanted, opened, strict=True):
+            if (found := self._wants(each)) is not None:
+                self._adopt(*found, log)
+            elif isinstance(log, Log):
+                await self._workers.run(partial(_quietly, log.delete))
+                self.known.removed(each.topic, each.index, each.topic_id)
+
+    def _opening_of(self, topic: TopicImage, index: int, *, anew: bool = False) -> Opening:
+        assert self._image is not None
+        known = self.known.get(topic.name, index)
+        return Opening(topic.name, index, topic.topic_id, self._config(topic, self._image), known, anew)
+
+    def _wants(self, wanted: Opening) -> tuple[TopicImage, PartitionRecord] | None:
+        """Topic and partition, if this node still has a replica of it."""
+        assert self._image is not None
+        topic, record = self._image.topics.get(wanted.topic), self._image.partition(wanted.topic, wanted.index)
+        if topic is None or topic.topic_id != wanted.topic_id:
+            return None
+        return (topic, record) if record is not None and self.node_id in record.replicas else None
+
+    def _note(self, wanted: Opening, log: Log | StorageError) -> None:
+        """Have the manifest know a log that was opened, or that should have been there."""
+        if isinstance(log, Log) and wanted.on_disk:
+            self.known.opened(wanted, self._logs.fingerprint(wanted.topic, wanted.index))
+        elif isinstance(log, CorruptionError):
+            self.known.missed(wanted)
+
+    def known_high_watermark(self, topic_id: UUID, index: int) -> int:
+        """Everything below was committed once, as far as this node's disk knows; 0 if it does not."""
+        name = self._image.topic_names.get(topic_id) if self._image is not None else None
+        known = self.known.get(name, index) if name is not None else None
+        return known.high_watermark if known is not None and known.topic_id == topic_id else 0
 
     async def _at_rest(self, partition: Partition) -> None:
         """Until no worker writes to its files any more, and they are closed."""
@@ -335,39 +403,14 @@ class Partitions:
 
     # ------------------------------------------------------------------ logs
 
-    def _open(
-        self, topic: str, index: int, topic_id: UUID, config: TopicConfig, *, anew: bool = False
-    ) -> Log | StorageError:
-        """Blocking. `anew`: set aside what is there."""
-        try:
-            files = self._memory if config.storage == "memory" else self._disk
-            path = log_path(topic, index)
-            if anew:
-                logger.warning("a damaged log is set aside, to be copied from its leader", extra={"path": path})
-                files.rename(path, _free_name(files, f"stray/{topic}-{index}"))
-            owner = cutting.owner(files, path)
-            if owner is not None and owner != topic_id.bytes:
-                logger.warning("a log is of an older topic of the same name; it is removed", extra={"path": path})
-                cutting.remove(files, path)
-            log = Log.open(
-                files,
-                path,
-                config,
-                now_ms=self._clock.now_ms(),
-                producer_expiry_ms=self._producer_expiry_ms,
-            )
-            if owner != topic_id.bytes:
-                cutting.give_to(log, topic_id.bytes)
-            return log
-        except StorageError as error:
-            return error
-
     def _adopt(self, topic: TopicImage, record: PartitionRecord, log: Log | StorageError) -> None:
         name, index = topic.name, record.index
         if isinstance(log, StorageError):
             self._faults[name, index] = str(log)
             if isinstance(log, CorruptionError):
                 self._damaged[name, index] = None
+            elif isinstance(log, DiskFullError):
+                self._starved[name, index] = None
             logger.error("a partition is offline", extra={"topic": name, "partition": index, "reason": str(log)})
             return
         traffic = self._counters.topics.setdefault(name, Traffic())
@@ -393,6 +436,7 @@ class Partitions:
     def _forget_faults(self, place: Place) -> None:
         self._faults.pop(place, None)
         self._damaged.pop(place, None)
+        self._starved.pop(place, None)
         if (old := self._given_up.pop(place, None)) is not None:
             self._closing.append(old)
 
@@ -415,21 +459,6 @@ class Partitions:
                 partition.log.config = config
                 partition.configured()
 
-    def _remove_strangers(self, image: Image) -> None:
-        """Remove what a deletion that was cut short has left behind; set aside what nobody knows. Blocking."""
-        expected = {
-            log_path(topic.name, record.index)
-            for topic in image.topics.values()
-            for record in topic.partitions
-            if self.node_id in record.replicas
-        }
-        for name in self._disk.names("topics"):
-            if name.endswith(".deleted"):
-                self._disk.remove(f"topics/{name}")
-            elif f"topics/{name}" not in expected:
-                logger.warning("a directory belongs to no topic; it is set aside", extra={"directory": name})
-                self._disk.rename(f"topics/{name}", _free_name(self._disk, f"stray/{name}"))
-
     def fail_disk(self, error: StorageError) -> None:
         """The data directory is gone for us: every log on it goes offline."""
         logger.critical("the data directory is offline", extra={"reason": str(error)})
@@ -450,22 +479,22 @@ class Partitions:
         self._opening.clear()
         self._closing.clear()
         await self.settled()
+        await self.known.settled()
         await self._workers.run(partial(self.close, unwanted))
 
     def close(self, more: Iterable[Partition] = ()) -> None:
-        """Close all logs cleanly. Blocking; no log may be opened meanwhile."""
+        """Close all logs cleanly, and note where they end. Blocking; no log may be opened meanwhile."""
         for partition in (*self, *more):
-            _quietly(partition.log.close)
+            is_whole = partition.log.failed is None
+            if _quietly(partition.log.close) and is_whole:
+                self.known.note(partition, is_exact=True)
+        _quietly(self.known.save)
 
 
-def _quietly(action: Callable[[], object]) -> None:
+def _quietly(action: Callable[[], object]) -> bool:
     try:
         action()
+        return True
     except StorageError as error:
         logger.warning("a log did not close cleanly", extra={"reason": str(error)})
-
-
-def _free_name(files: Files, path: str) -> str:
-    """`path`, or a name after it that nothing has yet: what is set aside never replaces what was."""
-    names = itertools.chain([path], (f"{path}.{number}" for number in itertools.count(2)))
-    return next(each for each in names if not files.exists(each))
+        return False

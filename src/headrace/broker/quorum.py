@@ -92,7 +92,7 @@ class Consensus:
         self._options = options or RaftOptions()
         self._tick_s = tick_s
         self._machine: Raft | None = None
-        self._applied_term = 0
+        self.applied_term = 0
         self._saving: deque[Ready | Snapshot] = deque()
         self._saver: asyncio.Task[None] | None = None
         self._pumping = False
@@ -118,7 +118,7 @@ class Consensus:
     def leads(self) -> bool:
         """Whether this node leads, and has applied all that was decided before it did."""
         standing = self.raft.standing
-        return self.fault is None and standing.role is RoleName.LEADER and self._applied_term == standing.term
+        return self.fault is None and standing.role is RoleName.LEADER and self.applied_term == standing.term
 
     @property
     def term(self) -> int:
@@ -312,7 +312,7 @@ class Consensus:
         if send:
             self._transmit(ready.send)
         for entry in ready.commit:
-            self._applied_term = entry.term
+            self.applied_term = entry.term
             self._application.apply(entry)
             self._settle_change(entry)
         if ready.standing is not None:
@@ -335,7 +335,7 @@ class Consensus:
         if ready.save:
             self._storage.save(ready.save)
         if ready.save.snapshot is not None:
-            self._applied_term = ready.save.snapshot.term
+            self.applied_term = ready.save.snapshot.term
             self._application.restore(ready.save.snapshot)
         self._transmit(ready.send_after_save)
         self.raft.advance(ready)

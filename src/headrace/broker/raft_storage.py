@@ -9,6 +9,7 @@ Rules:
   was durable: if it cannot be read, it is damaged, and nothing is cut. Only bytes behind the last mark may be torn.
 - The checksum of a record covers its position: bytes that belong elsewhere do not pass for records.
 - `write` and `rewrite` are blocking and called one at a time, from any thread; all else belongs to the loop.
+- A journal that lacks an entry that was applied here, as the data directory's manifest tells, is refused.
 - A full disk leaves the journal as it was: the same `write` may be tried again. Any other failure is final.
 """
 
@@ -95,10 +96,15 @@ class RaftStorage(MemoryStorage):
         self._written = found  # what the journal holds; `self` is what the loop has been told
 
     @classmethod
-    def open(cls, files: Files) -> RaftStorage:
-        """Create, or recover what is there. Blocking. Raises StorageError with a message for the operator."""
+    def open(cls, files: Files, *, applied: tuple[int, int] = (0, 0)) -> RaftStorage:
+        """Create, or recover what is there. Blocking. Raises StorageError with a message for the operator.
+
+        `applied`: index and term of an entry that was applied and durable here.
+        """
         numbers = _numbers(files)
         if not numbers:
+            if applied[0]:
+                raise _older(applied, 0)
             if files.exists("topics") or any(name.endswith(".log") for name in files.names(DIRECTORY)):
                 raise StorageError(
                     f"the data directory holds topics, but no journal of the metadata ({DIRECTORY}/*{SUFFIX}):"
@@ -108,6 +114,9 @@ class RaftStorage(MemoryStorage):
             files.store(_path(0), _journal(MemoryStorage()))
         number = numbers[-1]
         found, size = read(files, number)
+        reached = found.term(applied[0])
+        if found.last_index() < applied[0] or (reached is not None and applied[0] and reached != applied[1]):
+            raise _older(applied, found.last_index())
         file = files.open(_path(number))
         if file.size > size:
             file.truncate(size)
@@ -285,6 +294,15 @@ def _numbers(files: Files) -> list[int]:
 
 def _path(number: int) -> str:
     return f"{DIRECTORY}/{number:020d}{SUFFIX}"
+
+
+def _older(applied: tuple[int, int], last_index: int) -> StorageError:
+    return StorageError(
+        f"the metadata journal ends at entry {last_index}, but entry {applied[0]} of term {applied[1]} was durable"
+        " here: it was cut, or put back from an older copy; nothing was changed: put the newest data directory back; a"
+        " node of a cluster can also be removed and join again with an empty directory; or start once with"
+        " --accept-restored true, and lose what was decided since"
+    )
 
 
 def _damaged(number: int, position: int) -> CorruptionError:

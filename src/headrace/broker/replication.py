@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.flusher import Flusher
+    from headrace.broker.known_logs import KnownLogs
     from headrace.broker.partition import Partition
-    from headrace.core.ports import Clock, Links, Workers
+    from headrace.core.ports import Clock, Links
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +105,7 @@ class Replication:
         flusher: Flusher,
         *,
         clock: Clock,
-        workers: Workers,
+        known: KnownLogs,
         throttle_bytes_per_s: int | None = None,
         counters: ClusterCounters | None = None,
     ) -> None:
@@ -114,7 +115,7 @@ class Replication:
         self.links = links
         self.flusher = flusher
         self.clock = clock
-        self.workers = workers
+        self.known = known
         self.throttle = Throttle(throttle_bytes_per_s)
         self.counters = counters or ClusterCounters()
         self._fetchers: dict[int, Fetcher] = {}
@@ -345,7 +346,7 @@ class Fetcher:
             if partition.log.busy:
                 await asyncio.sleep(BUSY_SECONDS)  # compaction is at it
         if copy.is_current:
-            await partition.cut(work, self._crew.workers)
+            await partition.cut(work, self._crew.known.careful(partition))
 
     def _report(self, copy: Copy, message: str, offset: int) -> None:
         partition = copy.partition

@@ -116,6 +116,16 @@ class Files(Protocol):
         """Claim the tree for this process; None if somebody else holds it."""
 
 
+class TrackedFiles(Files, Protocol):
+    """A tree that can tell a file from a copy of it."""
+
+    def fingerprint(self, path: str) -> int:
+        """The same for as long as a file or directory lives, through changes and renames; another for every copy.
+
+        0 if it does not exist, or cannot be told from a copy.
+        """
+
+
 class Listening(Protocol):
     """A port that was taken. Nobody is answered before `start`."""
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
 from headrace.runtime.descriptors import Descriptor, DescriptorPool
+from headrace.runtime.fingerprint import fingerprint_of
 from headrace.runtime.residency import Map
 
 if TYPE_CHECKING:
@@ -372,6 +373,9 @@ class DiskFiles:
             os.close(fd)
             raise storage_error(cause, "locking", self.root) from cause
         return DirectoryLock(fd)
+
+    def fingerprint(self, path: str) -> int:
+        return fingerprint_of(self._locate(path))
 
     # ------------------------------------------------------------------ for DiskFile
 

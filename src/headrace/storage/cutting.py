@@ -1,4 +1,4 @@
-"""The rare things that are done to a log as a whole: cut its end off, begin it elsewhere, tell whose it is.
+"""The rare things that are done to a log as a whole: cut its end off, begin it elsewhere.
 
 Rules:
 - Everything here is blocking. While a cut runs in a worker `Log.cutting` is set: nobody else touches the
@@ -7,15 +7,12 @@ Rules:
   which the power may go, recovery finds the log as it was, or a shorter one that ends at or above the cut.
 - What was known of producers, transactions and epochs at the cut is what is known after it. Compaction will look again
   at everything from there on.
-- A log carries the id of its topic in the file `owner`, stored with the first sync. Until then the file `claim` tells,
-  written at once: it is there when only the process is killed. After a power cut it may be torn, and then says nothing.
+- What the manifest knows of the log was lowered before (`broker.known_logs`).
 """
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Final
-from zlib import crc32
+from typing import TYPE_CHECKING
 
 from headrace.core.errors import DiskFullError
 from headrace.storage import recovery
@@ -23,12 +20,7 @@ from headrace.storage.swapping import CLEANER, Mark
 from headrace.storage.sync import encode_offset
 
 if TYPE_CHECKING:
-    from headrace.core.ports import Files
     from headrace.storage.log import Log
-
-OWNER: Final = "owner"
-CLAIM: Final = "claim"
-CHECK_BYTES: Final = 4
 
 
 def truncate(log: Log, offset: int, *, now_ms: int) -> None:
@@ -122,38 +114,3 @@ def _remove_now(log: Log) -> None:
     for name in log._backlog.chores.removals:
         log._files.remove(name)
     log._backlog.chores.removals.clear()
-
-
-# ---------------------------------------------------------------------- whose it is
-
-
-def owner(files: Files, path: str) -> bytes | None:
-    """Whose log lies at `path`; None if there is none, or nobody has said. Blocking."""
-    found = files.load(f"{path}/{OWNER}")
-    if found:
-        return found
-    claim = files.load(f"{path}/{CLAIM}") or b""
-    claimed = claim[:-CHECK_BYTES]
-    return claimed if claimed and claim == _claim(claimed) else None
-
-
-def give_to(log: Log, owner_id: bytes) -> None:
-    """Remember whose it is, through a kill. Durable with the next sync."""
-    log._backlog.chores.stores[f"{log.path}/{OWNER}"] = owner_id
-    with suppress(DiskFullError), closing(log._files.open(f"{log.path}/{CLAIM}", create=True)) as file:
-        file.truncate(0)
-        file.append([_claim(owner_id)])
-
-
-def _claim(owner_id: bytes) -> bytes:
-    return owner_id + crc32(owner_id).to_bytes(CHECK_BYTES, "big")
-
-
-def remove(files: Files, path: str) -> None:
-    """Remove a log that is not open, and all its files. Blocking."""
-    if not files.exists(path):
-        return
-    doomed = f"{path}.deleted"  # no topic's log has such a name
-    files.remove(doomed)
-    files.rename(path, doomed)
-    files.remove(doomed)

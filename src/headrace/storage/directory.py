@@ -1,13 +1,14 @@
 """Whose data directory this is: cluster, node and directory id, and the lock.
 
 Rules:
-- The identity is written once, before anything else, and never changed. It carries its own checksum.
+- The identity is written once, before anything else, and never changed; but that there is a manifest is noted in it
+  when an older directory gets one. It carries its own checksum.
 - Whatever does not fit is a refusal with a remedy: a broker never starts on a directory that is not its own, and
   never takes a damaged or half-emptied one for a new one.
 - One process at a time.
 
 What one directory cannot tell: whether it was emptied *completely* (it looks new; say so with `must_exist` or expect a
-`cluster_id`), or whether it is an old copy of itself (only the other nodes of a cluster know).
+`cluster_id`). Whether it is a copy of itself is for `broker.directory_state` to find out.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ def random_id(random_bytes: Callable[[int], bytes] = lambda size: uuid.uuid4().b
 class Directory:
     """A claimed data directory."""
 
-    def __init__(self, held: Held, *, cluster_id: str, node_id: int, directory_id: str, is_new: bool) -> None:
+    def __init__(self, held: Held, meta: dict[str, Any], *, is_new: bool) -> None:
         self._held = held
-        self.cluster_id = cluster_id
-        self.node_id = node_id
-        self.directory_id = directory_id
+        self._meta = meta
+        self.cluster_id: str = meta["cluster_id"]
+        self.node_id: int = meta["node_id"]
+        self.directory_id: str = meta["directory_id"]
         self.is_new = is_new
 
     @classmethod
@@ -79,24 +81,31 @@ class Directory:
         except BaseException:
             held.release()
             raise
-        return cls(
-            held,
-            cluster_id=meta["cluster_id"],
-            node_id=meta["node_id"],
-            directory_id=meta["directory_id"],
-            is_new=content is None,
-        )
+        return cls(held, meta, is_new=content is None)
+
+    @property
+    def has_manifest(self) -> bool:
+        return bool(self._meta.get("manifest"))
+
+    def note_manifest(self, files: Files) -> None:
+        """From now on a manifest that is not there was lost. Blocking."""
+        if not self.has_manifest:
+            self._meta["manifest"] = True
+            files.store(PATH, _render(self._meta))
 
     def release(self) -> None:
         self._held.release()
 
 
-def count_start(files: Files) -> int:
-    """The number of this start of a broker here: higher than that of every one before. Blocking."""
+def last_start(files: Files) -> int:
+    """The number of the last start of a broker here; 0 if there was none, or nobody knows. Blocking."""
     content = files.load(STARTS)
-    number = (int(content) if content is not None and content.isdigit() else 0) + 1
+    return int(content) if content is not None and content.isdigit() else 0
+
+
+def store_start(files: Files, number: int) -> None:
+    """Count a start: higher than every one before. Digits alone, for older releases; the manifest has it checked."""
     files.store(STARTS, str(number).encode())
-    return number
 
 
 def take_clean_mark(files: Files, boot_id: str = "") -> bool:
@@ -152,6 +161,7 @@ def _first_start(
         "cluster_id": cluster_id if cluster_id is not None else new_id(),
         "node_id": node_id,
         "directory_id": new_id(),
+        "manifest": True,
     }
     files.store(PATH, _render(meta))
     return meta

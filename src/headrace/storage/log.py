@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
-from headrace.storage import cutting, recovery
+from headrace.storage import cutting, identity, recovery
 from headrace.storage.lookup import Found, LatestTimeLookup, TimeLookup
 from headrace.storage.producers import Producers
 from headrace.storage.retention import expired_segments
@@ -33,6 +33,7 @@ from headrace.wire.batch import horizon_of
 if TYPE_CHECKING:
     from headrace.core.ports import Files
     from headrace.storage.epochs import Epochs
+    from headrace.storage.manifest import Known
     from headrace.storage.topic_config import TopicConfig
     from headrace.wire.batch import BatchHeader
 
@@ -99,10 +100,14 @@ class Log:
         *,
         now_ms: int,
         producer_expiry_ms: int = PRODUCER_EXPIRY_MS,
+        known: Known | None = None,
     ) -> Log:
-        """Create, or recover what is there. Blocking. Raises CorruptionError if durable bytes are damaged."""
+        """Create, or recover what is there. Blocking. Raises CorruptionError if durable bytes are damaged, or missing.
+
+        `known`: what the manifest knows of the log.
+        """
         settle(files, path)
-        found = recovery.examine(files, path, config, now_ms=now_ms)
+        found = recovery.examine(files, path, config, now_ms=now_ms, known=known)
         log = cls(files, path, config, found, producer_expiry_ms=producer_expiry_ms)
         log._settle(found, now_ms)
         return log
@@ -440,7 +445,7 @@ class Log:
     def delete(self) -> None:
         """Remove the log and all its files. Blocking."""
         self._end(StorageError(f"{self.path} was deleted"))
-        cutting.remove(self._files, self.path)
+        identity.remove(self._files, self.path)
 
     def _end(self, reason: StorageError) -> None:
         self.failed = self.failed or reason

@@ -16,6 +16,7 @@ Rules:
 - A log begins with the segment that holds its start offset. If that one is missing, nothing behind it counts, as with
   any other gap.
 - A missing or bad checkpoint counts as a recovery point of 0: everything is read, and the rules above do the rest.
+- A log that ends before what the manifest knows to be durable is a CorruptionError, too: it is older, or was cut.
 - `examine` only reads. `Log.open` carries out what it found; a dry run shows it.
 
 The same files serve after a clean close and after a crash: a clean close stores index, producers and a recovery point
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from headrace.core.errors import CorruptionError, StorageError
 from headrace.storage.damage import is_damage
 from headrace.storage.epochs import Epochs
+from headrace.storage.identity import check_end
 from headrace.storage.producers import Producers
 from headrace.storage.segment import Segment, segment_name, walk
 from headrace.storage.snapshots import Snapshots
@@ -41,6 +43,7 @@ from headrace.wire.batch import BatchHeader, crc_matches
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files
+    from headrace.storage.manifest import Known
     from headrace.storage.sync import Chores
     from headrace.storage.topic_config import TopicConfig
 
@@ -87,11 +90,17 @@ class Findings:
     mark: Mark = Mark()  # how far compaction has come
 
 
-def examine(files: Files, path: str, config: TopicConfig, *, now_ms: int) -> Findings:
-    """Read a log's directory. Changes nothing. Blocking. Raises CorruptionError if durable bytes are damaged."""
+def examine(files: Files, path: str, config: TopicConfig, *, now_ms: int, known: Known | None = None) -> Findings:
+    """Read a log's directory. Changes nothing. Blocking. Raises CorruptionError if durable bytes are damaged or gone.
+
+    `known`: what the manifest knows of the log.
+    """
     examination = _Examination(files, path, config)
     try:
-        return examination.run(now_ms)
+        found = examination.run(now_ms)
+        if known is not None:
+            check_end(path, found.end_offset, known)
+        return found
     except StorageError:
         examination.close()
         raise

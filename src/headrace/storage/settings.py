@@ -25,6 +25,12 @@ class StorageSettings:
         flag="--data-dir",
     )
     kind: Kind = setting("disk", help="Where logs live. Memory is lost at the end of the process.")
+    accept_restored: bool = setting(
+        False,
+        help="Start on a data directory that is a copy, or was put back from one, although it may lack what was "
+        "written since. In a cluster the other replicas are believed; alone, what it lacks is lost.",
+        flag="--accept-restored",
+    )
     flush: Flush = setting(
         "ack",
         help="When bytes are forced to the disk: before each acknowledgement (grouped), at intervals, or when the "

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from headrace.core.ports import Buffer
 
 Operation = Literal["write", "read", "sync", "store", "rename", "remove", "open", "sync_directory"]
+_INODES: Final = count(1)
 SECTOR_BYTES: Final = 512  # what a disk writes whole; file systems deal in larger pages
 
 
@@ -50,6 +51,7 @@ class _Content:
     firm: int = 0
     cut_off: bytes = b""  # durable bytes that a truncate has dropped, while no sync has covered the truncate
     lost: list[tuple[int, int]] = field(default_factory=list)  # ranges that a failed sync has given up
+    inode: int = field(default_factory=_INODES.__next__)
 
     def truncate(self, size: int) -> None:
         if size < self.firm:
@@ -105,9 +107,10 @@ class _Folder:
 
     entries: dict[str, _Content | _Folder] = field(default_factory=dict)
     firm: dict[str, _Content | _Folder] = field(default_factory=dict)
+    inode: int = field(default_factory=_INODES.__next__)
 
     def after_cut(self, rng: Random) -> _Folder:
-        kept = _Folder()
+        kept = _Folder(inode=self.inode)
         for name in sorted({*self.entries, *self.firm}):
             now, before = self.entries.get(name), self.firm.get(name)
             survivor = now if now is before or rng.random() < 0.5 else before
@@ -117,7 +120,7 @@ class _Folder:
                 kept.entries[name] = survivor.after_cut(rng)
             else:
                 content = survivor.after_cut(rng)
-                kept.entries[name] = _Content(content, len(content))
+                kept.entries[name] = _Content(content, len(content), inode=survivor.inode)
         kept.firm = dict(kept.entries)
         return kept
 
@@ -305,6 +308,10 @@ class FaultyFiles:
         self._lock = MemoryLock()
         return self._lock
 
+    def fingerprint(self, path: str) -> int:
+        found = self._find(path)
+        return 0 if found is None else found.inode
+
     # ------------------------------------------------------------------ faults
 
     def fail(self, operation: Operation, *, nth: int = 1, path: str | None = None, repeat: bool = False) -> None:
@@ -359,6 +366,15 @@ class FaultyFiles:
         after = FaultyFiles()
         after._root = _copy(self._root)
         return after
+
+    def put(self, path: str, source: FaultyFiles | None) -> None:
+        """Put `source`'s copy of a file or directory in the place of ours; without a source, take ours away."""
+        folder, name = self._parent_of(path)
+        folder.entries.pop(name, None)
+        if source is not None and (found := source._find(path)) is not None:
+            holder = _copy(_Folder({name: found}), anew=True)
+            folder.entries[name] = holder.entries[name]
+        self._make_firm(path.rpartition("/")[0])
 
     # ------------------------------------------------------------------ for FaultyFile
 
@@ -454,11 +470,14 @@ def _bytes_in(node: _Content | _Folder) -> int:
     return len(node.current)
 
 
-def _copy(folder: _Folder) -> _Folder:
-    after = _Folder()
+def _copy(folder: _Folder, *, anew: bool = False) -> _Folder:
+    """`anew`: as a copy of the same disk, which has inodes of its own."""
+    after = _Folder() if anew else _Folder(inode=folder.inode)
     for name, node in folder.entries.items():
-        after.entries[name] = (
-            _copy(node) if isinstance(node, _Folder) else _Content(bytearray(node.current), len(node.current))
-        )
+        if isinstance(node, _Folder):
+            after.entries[name] = _copy(node, anew=anew)
+        else:
+            fresh = after.entries[name] = _Content(bytearray(node.current), len(node.current))
+            fresh.inode = fresh.inode if anew else node.inode
     after.firm = dict(after.entries)
     return after

@@ -22,6 +22,7 @@ from headrace.broker.commands import AlterInSync, Answer, Command, InSyncAltered
 from headrace.broker.flusher import Flusher
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord, PartitionRecord, TopicRecord, apply
 from headrace.broker.in_sync import InSyncSets
+from headrace.broker.known_logs import KnownLogs
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.refusals import Refusals
@@ -30,6 +31,7 @@ from headrace.broker.service import Service
 from headrace.core.counters import Counters
 from headrace.core.errors import ApiError, ErrorCode, LinkError
 from headrace.gateways.kafka.hello import VERSIONS
+from headrace.storage.manifest import Manifest, opened
 from headrace.storage.memory import MemoryFiles
 from headrace.storage.topic_config import TopicConfig
 from headrace.testing.metadata import InlineWorkers
@@ -64,11 +66,13 @@ class ReplicaNode:
         self.image = cluster.image
         self.alive = True
         clock, workers, counters = SimClock(cluster.loop.time), InlineWorkers(), Counters()
+        known = KnownLogs(opened(Manifest.read(files), epoch, files, adopts=False), workers)
         self.partitions = Partitions(
             files,
             MemoryFiles(),
             FixedConfigs(cluster.config),  # type: ignore[arg-type]
             node_id,
+            known,
             producer_expiry_ms=10**9,
             clock=clock,
             workers=workers,
@@ -76,7 +80,7 @@ class ReplicaNode:
             touched=self._touched,
         )
         self.flusher = Flusher(workers, clock, counters, self.partitions.fail_disk)
-        self.replication = Replication(node_id, cluster.links(self), self.flusher, clock=clock, workers=workers)
+        self.replication = Replication(node_id, cluster.links(self), self.flusher, clock=clock, known=known)
         self.in_sync = InSyncSets(
             node_id, self.partitions, cluster, image=lambda: self.image, clock=clock, lag_ms=LAG_MS
         )
