@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOTS: Final = (META_PATH, "metadata", "topics")  # what lives as long as the directory
 _ACCEPT: Final = (
     "put the newest data directory back; a node of a cluster can also be removed (headrace cluster remove) and join "
-    "again with an empty directory; or start once with --accept-restored true: what was written since is lost then, "
+    "again with an empty directory; or start once with --accept-restored: what was written since is lost then, "
     "unless other nodes have it"
 )
 

@@ -64,3 +64,4 @@ async def report_losses(partitions: Partitions, quorum: Quorum, controller: Cont
         logger.warning("replicas whose logs were lost are in sync no more", extra=about)
         break
     partitions.known.sure(partitions.known.unsure())
+    await partitions.known.saved()

@@ -301,7 +301,7 @@ def _older(applied: tuple[int, int], last_index: int) -> StorageError:
         f"the metadata journal ends at entry {last_index}, but entry {applied[0]} of term {applied[1]} was durable"
         " here: it was cut, or put back from an older copy; nothing was changed: put the newest data directory back; a"
         " node of a cluster can also be removed and join again with an empty directory; or start once with"
-        " --accept-restored true, and lose what was decided since"
+        " --accept-restored, and lose what was decided since"
     )
 
 

@@ -1,4 +1,4 @@
-"""`headrace log`: look into a data directory without a broker. Nothing is changed."""
+"""`headrace log`: look into a data directory without a broker. Only `accept` changes anything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace.storage.segment import Segment
 
 app = typer.Typer(
-    help="Look into a data directory without a broker. Nothing is changed.",
+    help="Look into a data directory without a broker. Only `accept` changes anything.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -134,6 +134,34 @@ def recover(
             print(f"{place.topic}-{place.partition}: {_recovery_line(what)}")
     if any(what["refused"] for _, what in found):
         raise typer.Exit(1)
+
+
+@app.command()
+def accept(
+    directory: Directory,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0)],
+) -> None:
+    """Accept that a log is lost, or older than it was: the next start takes what is there, if anything is."""
+    from headrace.core.errors import ConfigError
+    from headrace.runtime.disk import DiskFiles
+    from headrace.storage import manifest as manifests
+
+    _open(directory)
+    files = DiskFiles(directory)
+    held = files.lock()
+    if held is None:
+        raise ConfigError("a broker is at work in this directory: stop it first")
+    try:
+        manifest = manifests.Manifest.read(files)
+        if manifest is None or manifest[topic, partition] is None:
+            raise UsageError(f"{directory} knows of no log {topic}-{partition}: there is nothing to accept")
+        manifests.accept(manifest, [(topic, partition)])
+        manifest.save(anew=True)
+        manifest.close()
+    finally:
+        held.release()
+    print(f"{topic}-{partition}: the next start of the broker takes what is there")
 
 
 def _open(directory: str) -> OfflineDirectory:

@@ -87,6 +87,8 @@ def judge(files: TrackedFiles, path: str, topic_id: UUID, index: int, known: Kno
     is_there = files.exists(path)
     found = identity_of(files, path) if is_there else None
     if known is not None and known.topic_id == topic_id:
+        if known.unsure:  # as the operator said: whatever is there, if it is not another's
+            return Verdict.OPEN if found is None or found.fits(topic_id, index) else Verdict.SET_ASIDE
         _compare(files, path, topic_id, index, known, found)
         return Verdict.OPEN
     if not is_there:
@@ -112,8 +114,6 @@ class Trust(NamedTuple):
 
 
 def _compare(files: TrackedFiles, path: str, topic_id: UUID, index: int, known: Known, found: Identity | None) -> None:
-    if known.unsure:
-        return  # as the operator said
     if not files.exists(path):
         raise CorruptionError(
             f"{path} is missing: this broker had it open, and it ended at offset {known.end_offset} or later. "
