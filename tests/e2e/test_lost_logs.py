@@ -9,11 +9,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from headrace.storage.checked import parse
+from headrace.storage.directory import _parse, _render
 from headrace.testing.ledger import CLIENT
 from headrace.testing.process import BrokerProcess
 
@@ -130,15 +133,30 @@ def test_a_loss_can_be_accepted(tmp_path: Path) -> None:
         broker.kill()
 
 
-@pytest.mark.parametrize("name", ["identity"])
+def as_an_older_release_left_it(data: Path) -> None:
+    """Without a manifest, and with a file `owner` in each log's directory."""
+    (data / "manifest").unlink()
+    meta = _parse((data / "meta.json").read_bytes())
+    del meta["manifest"]
+    (data / "meta.json").write_bytes(_render(meta))
+    for identity in (data / "topics").glob("*/identity"):
+        document = parse(identity.read_bytes().rstrip())
+        assert document is not None
+        (identity.parent / "owner").write_bytes(UUID(document[0]).bytes)
+        identity.unlink()
+
+
+@pytest.mark.parametrize("name", ["identity", "owner"])
 def test_a_flipped_bit_in_what_says_whose_a_log_is_costs_nothing(tmp_path: Path, name: str) -> None:
     data = tmp_path / "data"
     broker = filled(data)
     try:
         broker.kill()
+        if name == "owner":
+            as_an_older_release_left_it(data)
         path = log_of(data) / name
         content = bytearray(path.read_bytes())
-        content[20] ^= 4
+        content[11] ^= 4
         path.write_bytes(content)
         broker.start()
         assert readiness(broker)[0] == 200
