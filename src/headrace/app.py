@@ -194,6 +194,7 @@ class Node:
         self._gossip(service)
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
         attendance.is_fit = partitions.examined
+        attendance.lost_replicas = partitions.lost_replicas
         attendance.start()
         undo.push_async_callback(attendance.leave)
         await attendance.admitted()
@@ -212,6 +213,7 @@ class Node:
             known=self._data.known,
             throttle_bytes_per_s=cluster.replica_throttle_bytes_per_second,
             counters=self._counters.cluster,
+            quorum=service.council,
         )
         in_sync = InSyncSets(
             node.node_id,

@@ -18,6 +18,7 @@ class Policy:
     is_unclean: bool = False
     is_synced: bool = True
     is_volatile: bool = False
+    least: int = 1
 
     def unclean(self, topic, image):
         return self.is_unclean
@@ -28,7 +29,11 @@ class Policy:
     def volatile(self, topic, image):
         return self.is_volatile
 
+    def min_insync(self, topic, image):
+        return self.least
 
+
+POLICY = decisions.Standard()
 ORDERS = UUID(int=7)
 
 
@@ -159,14 +164,14 @@ def test_a_node_that_is_back_leads_what_nobody_leads():
 
 def test_draining_moves_leaderships_and_can_be_ended():
     before = image(partition(), partition(1, replicas=(1,)))
-    found = after(before, decisions.drain(before, Drain(1, True)))
+    found = after(before, decisions.drain(before, Drain(1, True), POLICY))
     assert found.brokers[1].draining
     assert (the(found).leader, the(found).isr) == (2, (1, 2, 3))
     assert the(found, 1).leader == 1  # there is nobody else
     assert decisions.eligible(found) == {2, 3}
-    assert not after(found, decisions.drain(found, Drain(1, False))).brokers[1].draining
+    assert not after(found, decisions.drain(found, Drain(1, False), POLICY)).brokers[1].draining
     with pytest.raises(ApiError):
-        decisions.drain(before, Drain(9, True))
+        decisions.drain(before, Drain(9, True), POLICY)
 
 
 def test_a_node_is_removed_when_it_holds_nothing_and_is_stopped():
@@ -187,7 +192,7 @@ def alter(isr, *, leader_epoch=0, partition_epoch=0, node=1, epoch=4, epochs=(),
 
 def test_a_leader_changes_its_in_sync_set():
     before = image(partition())
-    records, errors = decisions.alter_in_sync(before, alter((1, 3)))
+    records, errors = decisions.alter_in_sync(before, alter((1, 3)), POLICY)
     assert errors == (0,)
     assert the(after(before, records)).isr == (1, 3)
     assert the(after(before, records)).partition_epoch == 1
@@ -205,24 +210,24 @@ def test_a_leader_changes_its_in_sync_set():
     ],
 )
 def test_what_an_old_or_wrong_leader_wants_is_refused(command, code):
-    records, errors = decisions.alter_in_sync(image(partition()), command)
+    records, errors = decisions.alter_in_sync(image(partition()), command, POLICY)
     assert (records, errors) == ([], (code,))
 
 
 def test_an_older_start_of_a_node_is_not_heard():
     with pytest.raises(ApiError) as refused:
-        decisions.alter_in_sync(image(partition()), alter((1, 3), epoch=3))
+        decisions.alter_in_sync(image(partition()), alter((1, 3), epoch=3), POLICY)
     assert refused.value.code is ErrorCode.stale_broker_epoch
 
 
 def test_a_fenced_node_does_not_get_into_sync():
     before = image(partition(isr=(1, 2)), fenced=(3,))
-    assert decisions.alter_in_sync(before, alter((1, 2, 3)))[1] == (ErrorCode.ineligible_replica,)
+    assert decisions.alter_in_sync(before, alter((1, 2, 3)), POLICY)[1] == (ErrorCode.ineligible_replica,)
 
 
 def test_a_reassignment_ends_when_its_target_is_in_sync():
     before = image(partition(replicas=(2, 3, 1), isr=(2, 1), leader=1, adding=(3,), removing=(1,)))
-    records, errors = decisions.alter_in_sync(before, alter((2, 3, 1)))
+    records, errors = decisions.alter_in_sync(before, alter((2, 3, 1)), POLICY)
     found = the(after(before, records))
     assert errors == (0,)
     assert (found.replicas, found.leader, found.adding, found.removing) == ((2, 3), 2, (), ())
@@ -230,6 +235,6 @@ def test_a_reassignment_ends_when_its_target_is_in_sync():
 
 def test_leaderships_go_back_to_preferred_replicas_that_are_up():
     before = image(partition(leader=2), partition(1, replicas=(3, 1), leader=1), partition(2, leader=1), draining=(3,))
-    records = decisions.preferred_due(before, 10)
+    records = decisions.preferred_due(before, 10, POLICY)
     assert [(record.index, record.leader) for record in records] == [(0, 1)]
-    assert decisions.preferred_due(after(before, records), 10) == []
+    assert decisions.preferred_due(after(before, records), 10, POLICY) == []

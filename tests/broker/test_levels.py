@@ -29,6 +29,7 @@ def upgrade(monkeypatch):
         monkeypatch.setattr(attendance, "LEVEL", level)
         monkeypatch.setattr(joining, "LEVEL", level)
 
+    to(OLD)
     return to
 
 

@@ -170,8 +170,8 @@ def test_internal_topics_grow_with_the_cluster(make_cluster):
     nodes(cluster, BrokerRecord(1, "h1", 9092, epoch=1))
     make(cluster, NewTopic(OFFSETS, 4), NewTopic("orders", 2))
     nodes(cluster, *(BrokerRecord(node, f"h{node}", 9092, epoch=1) for node in (2, 3, 4)))
-    assert cluster.run(reassigning.grow_internal_topics(cluster.controller)) == 4
-    assert cluster.run(reassigning.grow_internal_topics(cluster.controller)) == 0  # it is on its way
+    assert cluster.run(reassigning.grow_internal_topics(cluster.controller, Standard())) == 4
+    assert cluster.run(reassigning.grow_internal_topics(cluster.controller, Standard())) == 0  # it is on its way
     finish(cluster)
     records = cluster.image.topics[OFFSETS].partitions
     assert [len(record.replicas) for record in records] == [3] * 4

@@ -11,9 +11,9 @@ from headrace.isr.divergence import (
     UNKNOWN,
     EpochEnd,
     Truncation,
-    begin_again,
     diverging,
     end_offset_for_epoch,
+    known_committed,
     truncate_to,
 )
 from headrace.storage.epochs import Epochs
@@ -80,10 +80,18 @@ def test_nothing_is_cut_beyond_the_end() -> None:
     assert truncate_to(history((3, 0)), 15, EpochEnd(3, 20)) == Truncation(15, True)
 
 
-def test_after_out_of_range_a_log_is_cut_kept_or_begun_again() -> None:
-    assert begin_again(50, 10, 30) == (30, False)
-    assert begin_again(20, 10, 30) == (20, False)
-    assert begin_again(5, 10, 30) == (10, True)
+def test_a_follower_is_not_cut_below_what_it_knows_committed_and_has() -> None:
+    log = history((3, 0), (5, 10))
+    assert known_committed(log, 15, 12, -1) == 12
+    assert known_committed(log, 10, 12, -1) == 10
+    assert known_committed(log, 15, 0, -1) == 0
+
+
+def test_what_was_known_before_an_unclean_election_counts_no_more() -> None:
+    log = history((3, 0), (5, 10))
+    assert known_committed(log, 15, 12, 5) == 12
+    assert known_committed(log, 15, 12, 6) == 0
+    assert known_committed(log, 15, 10, 5) == 0
 
 
 @given(st.data())

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.isr.election import (
+    Election,
     after_death,
     after_log_loss,
     after_return,
@@ -31,12 +32,12 @@ def changed(found: PartitionState | None) -> PartitionState:
 
 
 def test_a_leader_that_may_stay_stays() -> None:
-    assert elect(REPLICAS, (1, 2, 3), ALL, 2, unclean=False) == (2, (1, 2, 3))
+    assert elect(REPLICAS, (1, 2, 3), ALL, 2, unclean=False) == Election(2, (1, 2, 3))
 
 
 def test_the_first_replica_that_lives_and_is_in_sync_leads() -> None:
-    assert elect(REPLICAS, (2, 3), ALL, NO_LEADER, unclean=False) == (2, (2, 3))
-    assert elect(REPLICAS, (2, 3), {1, 3}, NO_LEADER, unclean=False) == (3, (2, 3))
+    assert elect(REPLICAS, (2, 3), ALL, NO_LEADER, unclean=False) == Election(2, (2, 3))
+    assert elect(REPLICAS, (2, 3), {1, 3}, NO_LEADER, unclean=False) == Election(3, (2, 3))
 
 
 def test_nobody_outside_the_in_sync_set_is_elected() -> None:
@@ -44,15 +45,15 @@ def test_nobody_outside_the_in_sync_set_is_elected() -> None:
 
 
 def test_an_unclean_election_happens_only_when_no_member_lives_and_leaves_one_member() -> None:
-    assert elect(REPLICAS, (3,), {2, 3}, 1, unclean=True) == (3, (3,))
-    assert elect(REPLICAS, (3,), {2}, 3, unclean=True) == (2, (2,))
+    assert elect(REPLICAS, (3,), {2, 3}, 1, unclean=True) == Election(3, (3,))
+    assert elect(REPLICAS, (3,), {2}, 3, unclean=True) == Election(2, (2,), is_unclean=True)
     assert elect(REPLICAS, (3,), set(), 3, unclean=True) is None
 
 
 def test_the_preferred_leader_takes_over_only_if_it_is_in_sync_and_alive() -> None:
-    assert elect(REPLICAS, REPLICAS, ALL, 3, unclean=False, preferred=True) == (1, REPLICAS)
-    assert elect(REPLICAS, (2, 3), ALL, 3, unclean=False, preferred=True) == (3, (2, 3))
-    assert elect(REPLICAS, REPLICAS, {2, 3}, 3, unclean=False, preferred=True) == (3, REPLICAS)
+    assert elect(REPLICAS, REPLICAS, ALL, 3, unclean=False, preferred=True) == Election(1, REPLICAS)
+    assert elect(REPLICAS, (2, 3), ALL, 3, unclean=False, preferred=True) == Election(3, (2, 3))
+    assert elect(REPLICAS, REPLICAS, {2, 3}, 3, unclean=False, preferred=True) == Election(3, REPLICAS)
 
 
 def test_the_death_of_a_leader_moves_leadership_and_raises_both_epochs() -> None:

@@ -20,7 +20,9 @@ async def handle(ctx: Context, request: Any) -> Answer:
         for partition in topic.partitions
     ]
     may_change = getattr(request, "allow_replication_factor_change", True)
-    outcomes = await reassigning.reassign(ctx.service.controller, targets, may_change_factor=may_change)
+    outcomes = await reassigning.reassign(
+        ctx.service.controller, targets, ctx.service.configs, may_change_factor=may_change
+    )
     return {
         "allow_replication_factor_change": may_change,
         "error_message": None,

@@ -126,7 +126,7 @@ async def _rebalance(ctx: Context, wish: Wish) -> Answer:
 
 
 async def _reassign(ctx: Context, wish: Wish) -> Answer:
-    return _outcomes(await reassigning.reassign(ctx.service.controller, wish.moves))
+    return _outcomes(await reassigning.reassign(ctx.service.controller, wish.moves, ctx.service.configs))
 
 
 async def _elect(ctx: Context, wish: Wish) -> Answer:
@@ -135,7 +135,7 @@ async def _elect(ctx: Context, wish: Wish) -> Answer:
     if places is None:
         topics = ctx.service.controller.proposed.topics.values()
         places = [(topic.name, record.index) for topic in topics for record in topic.partitions]
-    outcomes = await reassigning.elect(ctx.service.controller, places, kind)
+    outcomes = await reassigning.elect(ctx.service.controller, places, kind, ctx.service.configs)
     if wish.partitions is None:
         needless = ErrorCode.election_not_needed
         outcomes = {place: error for place, error in outcomes.items() if error is None or error.code is not needless}

@@ -28,7 +28,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
     else:
         asked = {topic.topic: list(topic.partitions) for topic in request.topic_partitions}
     places = [(topic, index) for topic, indexes in asked.items() for index in indexes]
-    outcomes = await reassigning.elect(controller, places, kind)
+    outcomes = await reassigning.elect(controller, places, kind, ctx.service.configs)
     return {
         "replica_election_results": [
             {

@@ -106,13 +106,30 @@ class InSyncAltered(msgspec.Struct, frozen=True, tag="in-sync-altered", array_li
 class OfflineReplicas(msgspec.Struct, frozen=True, tag="offline-replicas", array_like=True):
     """Logs of a node are missing, damaged, swapped, older than they were, or cannot be read. Answered by `Done`.
 
-    Once it is answered none of these replicas is in sync, unless it is the last one that could be; then it stays, and
-    its partition is offline. `replicas`: (topic id, index). Repeated for a replica that is out already it does nothing.
+    Once it is answered none of these replicas is in sync or eligible, unless it is the last one that could be; then it
+    stays, and its partition is offline. `replicas`: (topic id, index). Repeated for a replica that is out already
+    it does nothing.
     """
 
     node_id: int
     epoch: int
     replicas: tuple[tuple[UUID, int], ...]
+
+
+class ShortLeader(msgspec.Struct, frozen=True, tag="short-leader", array_like=True):
+    """A leader lacks records that the asking node has and knows to be committed. Answered by `Done`.
+
+    Once it is answered that leader leads no more in `leader_epoch`, unless nothing can be done. `committed_offset`:
+    everything below is committed, as the asking node knows; the leader's log ends, or parts from it, below.
+    """
+
+    node_id: int
+    epoch: int
+    topic_id: UUID
+    index: int
+    leader: int
+    leader_epoch: int
+    committed_offset: int
 
 
 class TakeProducerIds(msgspec.Struct, frozen=True, tag="take-producer-ids", array_like=True):
@@ -208,6 +225,7 @@ Command = (
     | Beat
     | AlterInSync
     | OfflineReplicas
+    | ShortLeader
     | TakeProducerIds
     | EnsureTopic
     | Drain

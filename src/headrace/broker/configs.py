@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headrace.broker import decisions
 from headrace.broker.image import ConfigRecord, Image, TopicImage, apply
 from headrace.core.config import BrokerConfig, ConfigType
 from headrace.core.errors import ApiError, ErrorCode
@@ -206,7 +207,8 @@ class Configs:
                 outcomes.append(None)
                 records += made
                 image = apply(image, made)
-        await self._controller.propose([] if validate_only else records)
+        eligible = decisions.eligible_due(image, self) if records else []
+        await self._controller.propose([] if validate_only else [*records, *eligible])
         return outcomes
 
     def _decide(self, image: Image, wanted: Alteration, replace: bool) -> list[ConfigRecord]:

@@ -12,6 +12,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, get_args
 from uuid import UUID
@@ -41,6 +42,7 @@ from headrace.broker.commands import (
     Register,
     Registered,
     Remove,
+    ShortLeader,
     TakeProducerIds,
 )
 from headrace.broker.image import ProducerIdsRecord
@@ -54,6 +56,8 @@ if TYPE_CHECKING:
     from headrace.broker.controller import Controller
     from headrace.broker.nodes import NodeWatch
     from headrace.core.ports import Links
+
+logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.05
 CALL_S: Final = 5.0  # that one attempt may take
@@ -234,12 +238,21 @@ class Council:
 
     async def _alter_in_sync(self, command: AlterInSync) -> Answer:
         controller = self._controller
-        records, errors = decisions.alter_in_sync(controller.proposed, command)
+        records, errors = decisions.alter_in_sync(controller.proposed, command, self._policy)
         await controller.commit(records)
         return InSyncAltered(errors, controller.applied_index)
 
     async def _offline_replicas(self, command: OfflineReplicas) -> Answer:
-        await self._controller.commit(decisions.offline_replicas(self._controller.proposed, command))
+        await self._controller.commit(decisions.offline_replicas(self._controller.proposed, command, self._policy))
+        return Done(self._controller.applied_index)
+
+    async def _short_leader(self, command: ShortLeader) -> Answer:
+        records = decisions.short_leader(self._controller.proposed, command, self._policy)
+        if records:
+            about = {"reporter": command.node_id, "leader": command.leader, "committed": command.committed_offset}
+            place = f"{self._controller.proposed.topic_names[command.topic_id]}-{command.index}"
+            logger.error("a leader lacks records that are committed: it is deposed", extra={"place": place, **about})
+        await self._controller.commit(records)
         return Done(self._controller.applied_index)
 
     async def _take_producer_ids(self, command: TakeProducerIds) -> Answer:
@@ -253,7 +266,7 @@ class Council:
         return Done(self._controller.applied_index)
 
     async def _drain(self, command: Drain) -> Answer:
-        await self._controller.commit(decisions.drain(self._controller.proposed, command))
+        await self._controller.commit(decisions.drain(self._controller.proposed, command, self._policy))
         return Done(self._controller.applied_index)
 
     async def _remove(self, command: Remove) -> Answer:
@@ -296,6 +309,7 @@ class Council:
         Beat: _beat,
         AlterInSync: _alter_in_sync,
         OfflineReplicas: _offline_replicas,
+        ShortLeader: _short_leader,
         TakeProducerIds: _take_producer_ids,
         EnsureTopic: _ensure_topic,
         Drain: _drain,

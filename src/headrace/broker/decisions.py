@@ -5,6 +5,7 @@ Rules:
 - A node that registers is fenced until it has applied its own registration (`unfence`): before that it might lead what
   it does not know. A node that is alone has nothing to catch up with.
 - Whoever restarts gives up its leaderships, if others can take them. It stays in sync unless it may have lost bytes.
+- Eligible leader replicas (KIP-966) are tracked as soon as every node's release knows of them, alive or not.
 - All that one command changes is one list of records: one proposal.
 - Deciding a command again changes nothing more.
 """
@@ -25,24 +26,27 @@ from headrace.broker.commands import (
     OfflineReplicas,
     Register,
     Remove,
+    ShortLeader,
 )
 from headrace.broker.image import (
     BrokerRecord,
+    EligiblePartitionRecord,
     Image,
     MetadataRecord,
     PartitionRecord,
     RemoveBrokerRecord,
     TopicImage,
 )
-from headrace.broker.levels import check_able
+from headrace.broker.levels import ELIGIBLE_LEADERS, check_able
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.isr import election, reassignment
 from headrace.isr.change import with_isr
 from headrace.isr.leader import UNKNOWN_EPOCH
-from headrace.isr.state import NO_LEADER, PartitionState
+from headrace.isr.state import NEVER, NO_LEADER, UNTRACKED, PartitionState
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+    from uuid import UUID
 
 Next = Callable[[PartitionState], PartitionState | None]
 
@@ -60,7 +64,7 @@ class Policy(Protocol):
         """Whether it is in memory only: every restart loses everything."""
 
     def min_insync(self, topic: TopicImage, image: Image) -> int:
-        """How many replicas must be in sync for a write."""
+        """How many replicas must be in sync for a write, and for the high watermark to move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,8 @@ def alive(image: Image) -> frozenset[int]:
     return frozenset(node.node_id for node in image.brokers.values() if not node.fenced)
 
 
-def state_of(record: PartitionRecord) -> PartitionState:
+def state_of(record: PartitionRecord, min_isr: int = UNTRACKED) -> PartitionState:
+    """The partition as the rules see it; `min_isr` (see `min_isr_of`) where they are to change it."""
     return PartitionState(
         record.replicas,
         record.isr,
@@ -93,11 +98,15 @@ def state_of(record: PartitionRecord) -> PartitionState:
         record.partition_epoch,
         record.adding,
         record.removing,
+        record.elr,
+        record.last_known_elr,
+        record.unclean_epoch,
+        min_isr,
     )
 
 
 def record_of(topic: str, index: int, state: PartitionState) -> PartitionRecord:
-    return PartitionRecord(
+    common = (
         topic,
         index,
         state.replicas,
@@ -108,6 +117,30 @@ def record_of(topic: str, index: int, state: PartitionState) -> PartitionRecord:
         state.adding,
         state.removing,
     )
+    if state.isr and not state.elr and not state.last_known_elr and state.unclean_epoch == NEVER:
+        return PartitionRecord(*common)
+    return EligiblePartitionRecord(*common, state.elr, state.last_known_elr, state.unclean_epoch)
+
+
+def tracks_eligible(image: Image) -> bool:
+    """Whether every node can read of eligible leader replicas, and holds its high watermarks for them."""
+    return all(node.level >= ELIGIBLE_LEADERS for node in image.brokers.values())
+
+
+def min_isr_of(image: Image, policy: Policy) -> Callable[[TopicImage], int]:
+    """How many replicas of a topic must be in sync lest others become eligible; UNTRACKED while nobody may."""
+    tracks = tracks_eligible(image)
+    known: dict[str, int] = {}
+
+    def min_isr(topic: TopicImage) -> int:
+        if not tracks:
+            return UNTRACKED
+        found = known.get(topic.name)
+        if found is None:
+            found = known[topic.name] = max(1, policy.min_insync(topic, image))
+        return found
+
+    return min_isr
 
 
 def partitions_on(image: Image, node: int) -> Iterator[tuple[TopicImage, PartitionRecord]]:
@@ -119,12 +152,13 @@ def partitions_on(image: Image, node: int) -> Iterator[tuple[TopicImage, Partiti
 
 
 def _changed(
+    min_isr: Callable[[TopicImage], int],
     found: Iterable[tuple[TopicImage, PartitionRecord]],
     change: Callable[[TopicImage, PartitionState], PartitionState | None],
 ) -> list[MetadataRecord]:
     records: list[MetadataRecord] = []
     for topic, record in found:
-        after = change(topic, state_of(record))
+        after = change(topic, state_of(record, min_isr(topic)))
         if after is not None:
             records.append(record_of(record.topic, record.index, after))
     return records
@@ -202,7 +236,9 @@ def register(image: Image, command: Register, policy: Policy) -> list[MetadataRe
             return after if after is not None else _led_by_others(state, node_id, others)
         return _led_by_others(state, node_id, others)
 
-    return [node, *_changed(partitions_on(image, node_id), restarted)]
+    knows = command.level >= ELIGIBLE_LEADERS
+    min_isr = min_isr_of(image, policy) if knows else lambda topic: UNTRACKED
+    return [node, *_changed(min_isr, partitions_on(image, node_id), restarted)]
 
 
 def _led_by_others(state: PartitionState, node: int, others: Collection[int]) -> PartitionState | None:
@@ -221,6 +257,7 @@ def fence(image: Image, node: int, policy: Policy) -> list[MetadataRecord]:
     return [
         msgspec.structs.replace(known, fenced=True),
         *_changed(
+            min_isr_of(image, policy),
             partitions_on(image, node),
             lambda topic, state: election.after_death(state, node, others, unclean=policy.unclean(topic, image)),
         ),
@@ -236,6 +273,7 @@ def unfence(image: Image, node: int, policy: Policy) -> list[MetadataRecord]:
     return [
         msgspec.structs.replace(known, fenced=False),
         *_changed(
+            min_isr_of(image, policy),
             partitions_on(image, node),
             lambda topic, state: election.after_return(state, living, unclean=policy.unclean(topic, image)),
         ),
@@ -248,7 +286,7 @@ def told_level(image: Image, node: int, level: int) -> list[MetadataRecord]:
     return [] if known is None or known.level == level else [msgspec.structs.replace(known, level=level)]
 
 
-def drain(image: Image, command: Drain) -> list[MetadataRecord]:
+def drain(image: Image, command: Drain, policy: Policy) -> list[MetadataRecord]:
     """A node gives its leaderships away and gets no replicas, or takes its share again. Raises ApiError."""
     known = image.brokers.get(command.node_id)
     if known is None:
@@ -265,7 +303,7 @@ def drain(image: Image, command: Drain) -> list[MetadataRecord]:
             elected = election.elect(state.replicas, state.isr, others, NO_LEADER, unclean=False)
             return None if elected is None else state.after(isr=state.isr, leader=elected.leader)
 
-        records += _changed(partitions_on(image, command.node_id), without)
+        records += _changed(min_isr_of(image, policy), partitions_on(image, command.node_id), without)
     return records
 
 
@@ -293,11 +331,11 @@ def eligible(image: Image) -> frozenset[int]:
 # Partitions
 
 
-def alter_in_sync(image: Image, command: AlterInSync) -> tuple[list[MetadataRecord], tuple[int, ...]]:
+def alter_in_sync(image: Image, command: AlterInSync, policy: Policy) -> tuple[list[MetadataRecord], tuple[int, ...]]:
     """What leaders want of their in-sync sets: records, and an error code for each change. Raises ApiError."""
     check_epoch(image, command.node_id, command.epoch)
     registered = {node.node_id: node.epoch for node in image.brokers.values() if not node.fenced}
-    living = alive(image)
+    living, min_isr = alive(image), min_isr_of(image, policy)
     drafts: dict[tuple[str, int], PartitionState] = {}
     errors: list[int] = []
     for change in command.changes:
@@ -307,7 +345,7 @@ def alter_in_sync(image: Image, command: AlterInSync) -> tuple[list[MetadataReco
             errors.append(ErrorCode.unknown_topic_id)
             continue
         place = (topic.name, change.index)
-        before = drafts.get(place) or state_of(record)
+        before = drafts.get(place) or state_of(record, min_isr(topic))
         try:
             after = with_isr(
                 before,
@@ -327,17 +365,37 @@ def alter_in_sync(image: Image, command: AlterInSync) -> tuple[list[MetadataReco
     return [record_of(topic, index, state) for (topic, index), state in drafts.items()], tuple(errors)
 
 
-def offline_replicas(image: Image, command: OfflineReplicas) -> list[MetadataRecord]:
+def offline_replicas(image: Image, command: OfflineReplicas, policy: Policy) -> list[MetadataRecord]:
     """A node has lost some of its logs: others lead and are in sync without them. Raises ApiError."""
     check_epoch(image, command.node_id, command.epoch)
     living = alive(image)
-    found = []
-    for topic_id, index in command.replicas:
+    return _changed(
+        min_isr_of(image, policy),
+        _known(image, command.replicas),
+        lambda topic, state: election.after_log_loss(state, command.node_id, living),
+    )
+
+
+def short_leader(image: Image, command: ShortLeader, policy: Policy) -> list[MetadataRecord]:
+    """A leader lacks what one of its followers knows to be committed: another one leads. Raises ApiError."""
+    check_epoch(image, command.node_id, command.epoch)
+    living = alive(image)
+
+    def deposed(topic: TopicImage, state: PartitionState) -> PartitionState | None:
+        if (state.leader, state.leader_epoch) != (command.leader, command.leader_epoch):
+            return None  # another one leads already
+        unclean = policy.unclean(topic, image)
+        return election.after_short_leader(state, command.node_id, living, unclean=unclean)
+
+    return _changed(min_isr_of(image, policy), _known(image, [(command.topic_id, command.index)]), deposed)
+
+
+def _known(image: Image, places: Iterable[tuple[UUID, int]]) -> Iterator[tuple[TopicImage, PartitionRecord]]:
+    for topic_id, index in places:
         topic = image.topic_by_id(topic_id)
         record = None if topic is None else image.partition(topic.name, index)
         if topic is not None and record is not None:
-            found.append((topic, record))
-    return _changed(found, lambda topic, state: election.after_log_loss(state, command.node_id, living))
+            yield topic, record
 
 
 def _epochs(change: InSync) -> tuple[int, ...]:
@@ -354,10 +412,11 @@ def check_epoch(image: Image, node: int, epoch: int) -> None:
         raise ApiError(ErrorCode.stale_broker_epoch, f"node {node} is registered with epoch {known.epoch}")
 
 
-def steps_due(image: Image) -> list[MetadataRecord]:
+def steps_due(image: Image, policy: Policy) -> list[MetadataRecord]:
     """Reassignments that have reached their target: a new controller looks at all of them."""
     living = alive(image)
     return _changed(
+        min_isr_of(image, policy),
         (
             (topic, record)
             for topic in image.topics.values()
@@ -368,15 +427,24 @@ def steps_due(image: Image) -> list[MetadataRecord]:
     )
 
 
-def preferred_due(image: Image, most: int) -> list[MetadataRecord]:
+def eligible_due(image: Image, policy: Policy) -> list[MetadataRecord]:
+    """Partitions whose topics want fewer replicas in sync than they did: nobody else is eligible any more."""
+    return _changed(
+        min_isr_of(image, policy),
+        ((topic, record) for topic in image.topics.values() for record in topic.partitions if record.elr),
+        lambda topic, state: state.after(isr=state.isr, leader=state.leader),
+    )
+
+
+def preferred_due(image: Image, most: int, policy: Policy) -> list[MetadataRecord]:
     """Leaderships that go back to the preferred replica, at most so many."""
-    living = eligible(image)
+    living, min_isr = eligible(image), min_isr_of(image, policy)
     records: list[MetadataRecord] = []
     for topic in image.topics.values():
         for record in topic.partitions:
             if record.leader == record.replicas[0]:
                 continue
-            after = election.prefer(state_of(record), living)
+            after = election.prefer(state_of(record, min_isr(topic)), living)
             if after is not None:
                 records.append(record_of(record.topic, record.index, after))
                 if len(records) >= most:

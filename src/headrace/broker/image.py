@@ -18,7 +18,8 @@ from uuid import UUID
 
 import msgspec
 
-from headrace.broker.levels import FIRST, level_of
+from headrace.broker.levels import ELIGIBLE_LEADERS, FIRST, LEVEL_OF, level_of
+from headrace.isr.state import NEVER
 
 
 class BrokerRecord(msgspec.Struct, frozen=True, tag="broker", array_like=True):
@@ -55,6 +56,7 @@ class PartitionRecord(msgspec.Struct, frozen=True, tag="partition", array_like=T
     """`leader` is -1 if there is none. Each new leader has a higher `leader_epoch`, each change a `partition_epoch`.
 
     `adding` and `removing` are replicas of a reassignment under way; those that are added are in `replicas` already.
+    The last three are set in an `EligiblePartitionRecord` only.
     """
 
     topic: str
@@ -66,6 +68,32 @@ class PartitionRecord(msgspec.Struct, frozen=True, tag="partition", array_like=T
     partition_epoch: int = 0
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
+
+    @property
+    def elr(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def last_known_elr(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def unclean_epoch(self) -> int:
+        return NEVER
+
+
+class EligiblePartitionRecord(PartitionRecord, frozen=True, tag="eligible-partition", array_like=True):
+    """A partition with eligible leader replicas, an empty in-sync set, or an unclean election (see `isr/state.py`).
+
+    A kind of its own, since an older release must not drop these: it would elect a replica that lacks records, or none.
+    """
+
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    unclean_epoch: int = NEVER
+
+
+LEVEL_OF[EligiblePartitionRecord] = ELIGIBLE_LEADERS
 
 
 class RemoveTopicRecord(msgspec.Struct, frozen=True, tag="remove-topic", array_like=True):
@@ -92,6 +120,7 @@ MetadataRecord = (
     | RemoveBrokerRecord
     | TopicRecord
     | PartitionRecord
+    | EligiblePartitionRecord
     | RemoveTopicRecord
     | ConfigRecord
     | ProducerIdsRecord

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from headrace.broker.image import Image, MetadataRecord
 
 FIRST: Final = 1
-LEVEL: Final = 1  # of this release
-LEVEL_OF: Final[dict[type, int]] = {}  # kinds of records that came after the first level
+ELIGIBLE_LEADERS: Final = 2  # `image.EligiblePartitionRecord` (KIP-966)
+LEVEL: Final = ELIGIBLE_LEADERS  # of this release
+LEVEL_OF: Final[dict[type, int]] = {}  # kinds of records that came after the first level; `image` fills it
 
 
 def level_of(records: Iterable[MetadataRecord]) -> int:
     """The level that a node needs to read these."""
-    if not LEVEL_OF:
-        return FIRST
     return max((LEVEL_OF.get(type(record), FIRST) for record in records), default=FIRST)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import TYPE_CHECKING, Final
-from uuid import UUID
 
 from headrace.broker.commands import Done, OfflineReplicas
 from headrace.core.errors import ApiError, ConfigError, ErrorCode
@@ -20,7 +19,7 @@ from headrace.core.errors import ApiError, ConfigError, ErrorCode
 if TYPE_CHECKING:
     from headrace.broker.commands import Quorum
     from headrace.broker.controller import Controller
-    from headrace.broker.image import BrokerRecord, Image
+    from headrace.broker.image import BrokerRecord
     from headrace.broker.partitions import Partitions
 
 logger = logging.getLogger(__name__)
@@ -30,22 +29,12 @@ ASK_S: Final = 5.0
 PAUSE_S: Final = 0.2
 
 
-def lost_replicas(partitions: Partitions, image: Image) -> list[tuple[UUID, int]]:
-    """Replicas of this node that must not count as in sync while others are."""
-    found: dict[tuple[UUID, int], None] = {}
-    for name, index in (*partitions.damaged, *partitions.known.unsure()):
-        topic, record = image.topics.get(name), image.partition(name, index)
-        if topic is not None and record is not None and partitions.node_id in record.isr and len(record.isr) > 1:
-            found[topic.topic_id, index] = None
-    return list(found)
-
-
 async def report_losses(partitions: Partitions, quorum: Quorum, controller: Controller, node: BrokerRecord) -> None:
     """Returns when nobody counts on what was lost. Raises ApiError, ConfigError."""
-    while lost := lost_replicas(partitions, controller.image):
+    while lost := partitions.lost_replicas():
         about = {"replicas": len(lost)}
         try:
-            answer = await quorum.ask(OfflineReplicas(node.node_id, node.epoch, tuple(lost)), timeout_s=ASK_S)
+            answer = await quorum.ask(OfflineReplicas(node.node_id, node.epoch, lost), timeout_s=ASK_S)
         except ApiError as error:
             if error.code is ErrorCode.unsupported_version:
                 if partitions.known.unsure():

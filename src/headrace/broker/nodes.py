@@ -175,7 +175,8 @@ class NodeWatch:
             elif silence > self._session_s:
                 await self._fence(node.node_id, "it was not heard for a session")
         if self._steps_are_due:
-            await self._controller.commit(decisions.steps_due(self._controller.proposed))
+            await self._controller.commit(decisions.steps_due(self._controller.proposed, self._policy))
+            await self._controller.commit(decisions.eligible_due(self._controller.proposed, self._policy))
             self._steps_are_due = False
         await self._choose_voters()
         await self._balance(now)
@@ -224,11 +225,11 @@ class NodeWatch:
         if not self._settings.balance_leaders_ms or now < self._next_balance or len(image.brokers) < 2:
             return
         self._next_balance = now + self._settings.balance_leaders_ms / 1000
-        records = decisions.preferred_due(image, LEADERS_AT_ONCE)
+        records = decisions.preferred_due(image, LEADERS_AT_ONCE, self._policy)
         if records:
             logger.info("leaderships go back to preferred replicas", extra={"count": len(records)})
             await self._controller.commit(records)
-        grown = await reassigning.grow_internal_topics(self._controller)
+        grown = await reassigning.grow_internal_topics(self._controller, self._policy)
         if grown:
             logger.info("internal topics get more replicas", extra={"partitions": grown})
 

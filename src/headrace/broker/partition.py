@@ -6,8 +6,8 @@ Rules:
   clients and answers them; who waits when it stops leading is told NOT_LEADER_OR_FOLLOWER. A follower appends what its
   leader has, as it is, and cuts off what the leader never had.
 - The high watermark is what consumers may see and what `acks=all` waits for: the offset that every in-sync replica has
-  reached. Of us that is, with `flush=ack`, the flushed offset, so that an offset that was ever seen keeps its value
-  through a power cut; otherwise the end. A follower is told it by its leader, and so may know it a little late.
+  reached; with too few of them it stands still. Of us that is, with `flush=ack`, the flushed offset, so that an offset
+  that was ever seen keeps its value through a power cut; otherwise the end. A follower learns it from its leader, late.
 - The last stable offset is what readers of committed records may see. It moves only when the high watermark does.
 - A log that failed stays failed: every waiter and every later call gets KAFKA_STORAGE_ERROR.
 """
@@ -132,6 +132,8 @@ class Partition:
         """Take over what the topic's configuration says about flushing."""
         config = self.log.config
         self.durable_ack = config.flush == "ack" and config.storage == "disk"
+        if self.replicas is not None:
+            self.replicas.min_isr = config.min_insync_replicas
         if self.leads:
             self.advance()  # never back: what consumers have seen stays seen
 
@@ -166,6 +168,7 @@ class Partition:
                 high_watermark=self.high_watermark,
                 now_s=now_s,
                 synced_offset=self.reached_offset,
+                min_isr=self.log.config.min_insync_replicas,
             )
 
     def become_follower(self, record: PartitionRecord) -> None:
@@ -471,8 +474,7 @@ class Partition:
 
     def read_batches(self) -> Iterator[tuple[BatchHeader, list[Record]]]:
         """The same, batch by batch."""
-        log = self.log
-        offset = log.start_offset
+        log, offset = self.log, self.log.start_offset
         while self._must_lead() and (span := log.locate(offset, READ_CHUNK_BYTES, log.end_offset)) is not None:
             try:
                 data = span.read()
@@ -491,8 +493,7 @@ class Partition:
 
     def delete_before(self, offset: int) -> int:
         """Forget records below `offset`; -1 means the high watermark. Returns the new start offset."""
-        if offset == -1:
-            offset = self.high_watermark
+        offset = self.high_watermark if offset == -1 else offset
         if not 0 <= offset <= self.high_watermark:
             raise ApiError(ErrorCode.offset_out_of_range)
         self.log.delete_before(offset)

@@ -10,9 +10,9 @@ Rules:
 - A log is noted in the manifest of the data directory (`known_logs`) before it takes records, and is known by it when
   it is opened again: one that is missing, swapped or older than it was is lost.
 - A log that cannot be opened is offline: its partition answers KAFKA_STORAGE_ERROR, the others go on. If it is damaged
-  or lost and others are in sync, it is set aside and copied anew; but not before this node has left the in-sync set,
-  lest it be elected with an empty log. A node that starts says so before it may lead (`losses`); to get there otherwise
-  it is not `is_fit` for a while.
+  or lost and others are in sync or eligible, it is set aside and copied anew; but not before this node is neither any
+  more, lest it be elected with an empty log. It reports its `lost_replicas`: before it may lead when it starts
+  (`losses`), with its beats later; and until that is decided it is not `is_fit`.
 - The same becomes of a log in which a read finds damage, if it is there when looked at again. If nobody else is in sync
   it stays: what is whole is served, what is damaged is not.
 """
@@ -112,17 +112,27 @@ class Partitions:
         return [f"{topic}-{index}: {why}" for (topic, index), why in self._faults.items()]
 
     @property
-    def damaged(self) -> list[Place]:
-        """What is offline and could be copied from others."""
-        return list(self._damaged)
-
-    @property
     def is_fit(self) -> bool:
         """Whether this node may lead, and be in sync; otherwise it asks to be fenced."""
         if self.disk_fault is not None:
             return False
-        records = [self._image.partition(*place) for place in self._damaged] if self._image is not None else []
-        return not any(record is not None and self.node_id in record.isr and len(record.isr) > 1 for record in records)
+        return not self.lost_replicas()
+
+    def lost_replicas(self) -> tuple[tuple[UUID, int], ...]:
+        """Logs that are lost, or may be, and for which the cluster counts on this node though it could count on others."""
+        image, lost = self._image, (*self._damaged, *self.known.unsure())
+        if image is None or not lost:
+            return ()
+        return tuple(
+            (image.topics[name].topic_id, index)
+            for name, index in dict.fromkeys(lost)
+            if self._is_one_of_several(image.partition(name, index))
+        )
+
+    def _is_one_of_several(self, record: PartitionRecord | None) -> bool:
+        """Whether this node has everything that is committed, by what was decided, and others have, too."""
+        candidates = () if record is None else (*record.isr, *record.elr)
+        return self.node_id in candidates and len(candidates) > 1
 
     def examined(self) -> bool:
         """At every beat: take up what readers in workers have found, and say whether this node is fit."""
@@ -235,7 +245,8 @@ class Partitions:
 
     def _may_copy_anew(self, record: PartitionRecord, place: Place | None = None) -> bool:
         """Whether nobody counts on what this node has, and somebody else has it. `place`: if it is damaged there."""
-        return (place is None or place in self._damaged) and self.node_id not in record.isr and record.leader >= 0
+        is_free = self.node_id not in (*record.isr, *record.elr) and record.leader >= 0
+        return is_free and (place is None or place in self._damaged)
 
     def _assign(self, partition: Partition, record: PartitionRecord) -> None:
         """Let a partition lead or follow, as its record says."""
@@ -293,10 +304,9 @@ class Partitions:
             self._suspects.pop(partition, None)
 
     def _others_have(self, partition: Partition) -> bool:
-        """Whether a replica of ours is in sync, and not the only one."""
-        record = partition.record
-        is_ours = self.replica(partition.topic, partition.index) is partition and record is not None
-        return is_ours and record is not None and self.node_id in record.isr and len(record.isr) > 1
+        """Whether a replica of ours is in sync or eligible, and not the only one."""
+        is_ours = self.replica(partition.topic, partition.index) is partition
+        return is_ours and self._is_one_of_several(partition.record)
 
     def _give_up(self, partition: Partition, error: CorruptionError) -> None:
         place = partition.topic, partition.index
@@ -417,6 +427,8 @@ class Partitions:
         partition = self._replicas.setdefault(name, {})[index] = Partition(
             name, topic.topic_id, index, log, clock=self._clock, traffic=traffic, touched=self._touched
         )
+        known = min(self.known_high_watermark(topic.topic_id, index), log.end_offset)  # of what it has
+        partition.high_watermark = max(partition.high_watermark, known)
         partition.on_caught_up = self._caught_up
         partition.on_failed = self._failed
         partition.on_damaged = self._found_damaged.append

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.broker import placement
 from headrace.broker.commands import Moves, Rebalance
-from headrace.broker.decisions import alive, record_of, state_of
+from headrace.broker.decisions import alive, min_isr_of, record_of, state_of
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.isr import election, reassignment
-from headrace.isr.state import NO_LEADER
+from headrace.isr.state import NO_LEADER, PartitionState
 
 if TYPE_CHECKING:
     from headrace.broker.controller import Controller
@@ -39,11 +39,16 @@ Target = tuple[str, int, Sequence[int] | None]  # topic, partition, replicas; No
 
 
 def reassigned(
-    image: Image, topic: str, index: int, replicas: Sequence[int] | None, *, may_change_factor: bool = True
+    image: Image,
+    topic: str,
+    index: int,
+    replicas: Sequence[int] | None,
+    policy: Policy,
+    *,
+    may_change_factor: bool = True,
 ) -> PartitionRecord | None:
     """The partition on its way to other replicas; None if nothing changes. Raises ApiError."""
-    record = _found(image, topic, index)
-    state, living = state_of(record), alive(image)
+    state, living = _found(image, topic, index, policy), alive(image)
     if replicas is None:
         if not state.is_reassigning:
             raise ApiError(ErrorCode.no_reassignment_in_progress, "No partition reassignment is in progress.")
@@ -65,9 +70,9 @@ def reassigned(
     return None if after is None else record_of(topic, index, after)
 
 
-def elected(image: Image, topic: str, index: int, kind: int) -> PartitionRecord:
+def elected(image: Image, topic: str, index: int, kind: int, policy: Policy) -> PartitionRecord:
     """The partition with the leader that was asked for. Raises ApiError."""
-    state, living = state_of(_found(image, topic, index)), alive(image)
+    state, living = _found(image, topic, index, policy), alive(image)
     not_needed = ApiError(ErrorCode.election_not_needed, "Leader election not needed for topic partition.")
     if kind == PREFERRED:
         if state.leader == state.replicas[0]:
@@ -84,12 +89,12 @@ def elected(image: Image, topic: str, index: int, kind: int) -> PartitionRecord:
     return record_of(topic, index, after)
 
 
-def _found(image: Image, topic: str, index: int) -> PartitionRecord:
+def _found(image: Image, topic: str, index: int, policy: Policy) -> PartitionState:
     record = image.partition(topic, index)
     if record is None:
         message = f"No such partition as {topic}-{index}" if topic in image.topics else f"No such topic as {topic}"
         raise ApiError(ErrorCode.unknown_topic_or_partition, message)
-    return record
+    return state_of(record, min_isr_of(image, policy)(image.topics[topic]))
 
 
 def _check(image: Image, replicas: Sequence[int]) -> None:
@@ -109,22 +114,24 @@ def _check(image: Image, replicas: Sequence[int]) -> None:
 
 
 async def reassign(
-    controller: Controller, targets: Sequence[Target], *, may_change_factor: bool = True
+    controller: Controller, targets: Sequence[Target], policy: Policy, *, may_change_factor: bool = True
 ) -> dict[Place, ApiError | None]:
     """The outcome for each partition, in order. Raises ApiError if nothing can be decided here."""
     image = controller.proposed
     by_place = {(topic, index): replicas for topic, index, replicas in targets}
     outcomes, records = _decided(
-        by_place, lambda place: reassigned(image, *place, by_place[place], may_change_factor=may_change_factor)
+        by_place, lambda place: reassigned(image, *place, by_place[place], policy, may_change_factor=may_change_factor)
     )
     await controller.propose(records)
     return outcomes
 
 
-async def elect(controller: Controller, places: Iterable[Place], kind: int) -> dict[Place, ApiError | None]:
+async def elect(
+    controller: Controller, places: Iterable[Place], kind: int, policy: Policy
+) -> dict[Place, ApiError | None]:
     """The outcome for each partition, in order. Raises ApiError if nothing can be decided here."""
     image = controller.proposed
-    outcomes, records = _decided(dict.fromkeys(places), lambda place: elected(image, *place, kind))
+    outcomes, records = _decided(dict.fromkeys(places), lambda place: elected(image, *place, kind, policy))
     await controller.propose(records)
     return outcomes
 
@@ -155,7 +162,7 @@ async def rebalance(controller: Controller, command: Rebalance, policy: Policy) 
     if not command.dry_run:
         first = _first(image, wanted)
         for start in range(0, len(first), PARTITIONS_AT_ONCE):
-            await controller.commit(_begun(controller.proposed, first[start : start + PARTITIONS_AT_ONCE]))
+            await controller.commit(_begun(controller.proposed, first[start : start + PARTITIONS_AT_ONCE], policy))
     return Moves(tuple((move.topic, move.index, move.before, move.after) for move in wanted))
 
 
@@ -167,14 +174,14 @@ def _first(image: Image, wanted: Sequence[Move]) -> list[Move]:
     return [move for move in wanted if not move.adding] + copies
 
 
-async def grow_internal_topics(controller: Controller) -> int:
+async def grow_internal_topics(controller: Controller, policy: Policy) -> int:
     """Begin to give the coordinators' topics the replicas that they lack; returns for how many partitions."""
-    records = _begun(controller.proposed, placement.growth(controller.proposed))
+    records = _begun(controller.proposed, placement.growth(controller.proposed), policy)
     await controller.commit(records)
     return len(records)
 
 
-def _begun(image: Image, wanted: Sequence[Move]) -> list[MetadataRecord]:
+def _begun(image: Image, wanted: Sequence[Move], policy: Policy) -> list[MetadataRecord]:
     """Moves whose topic is gone meanwhile are passed over."""
     targets = {(move.topic, move.index): move.after for move in wanted}
-    return _decided(targets, lambda place: reassigned(image, place[0], place[1], targets[place]))[1]
+    return _decided(targets, lambda place: reassigned(image, place[0], place[1], targets[place], policy))[1]

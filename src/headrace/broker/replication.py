@@ -7,7 +7,8 @@ Rules:
   only below the leader's high watermark: nothing else is compacted.
 - To ask for an offset says that we have everything below. So where the topic wants it synced, it is, before we ask on.
 - If our log parts from the leader's it is cut, as `isr.divergence` says, and we ask again. A log that ends before the
-  leader's begins is begun anew.
+  leader's begins is begun anew. Neither happens below what we know to be committed: such a leader is not followed, and
+  the controller is told (`ShortLeader`), again and again until another one leads.
 - What an answer says counts only if the partition still follows that leader, in that epoch.
 - What is wrong with one partition is its own: it pauses, longer and longer, and the others go on.
 - A partition that comes to a fetcher does not wait for a long poll to end: the poll is given up, and the next request
@@ -24,9 +25,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.broker.commands import ShortLeader
 from headrace.core.counters import ClusterCounters
 from headrace.core.errors import ApiError, CorruptionError, ErrorCode, LinkError, ProtocolError, StorageError
-from headrace.isr.divergence import EpochEnd, truncate_to
+from headrace.isr.divergence import EpochEnd, known_committed, truncate_to
+from headrace.isr.state import NEVER
 from headrace.storage import cutting
 from headrace.wire import batch
 from headrace.wire.headers import skip_tagged_fields
@@ -35,6 +38,7 @@ from headrace.wire.messages import decode_response, encode_request
 if TYPE_CHECKING:
     from uuid import UUID
 
+    from headrace.broker.commands import Quorum
     from headrace.broker.flusher import Flusher
     from headrace.broker.known_logs import KnownLogs
     from headrace.broker.partition import Partition
@@ -51,6 +55,7 @@ PARTITION_MAX_BYTES: Final = 1024 * 1024
 FIRST_PAUSE_SECONDS: Final = 0.02
 LONGEST_PAUSE_SECONDS: Final = 1.0
 BUSY_SECONDS: Final = 0.01
+REPORT_SECONDS: Final = 5.0  # that the controller may take to answer
 GRACE_SECONDS: Final = 0.02  # for an answer that is nearly there
 LANES: Final = 4
 
@@ -66,6 +71,7 @@ class Copy:
     offset: int = -1  # that was asked for
     due: float = 0.0
     pause: float = FIRST_PAUSE_SECONDS
+    is_short: bool = False  # its leader lacks what is committed, and that was said
 
     @property
     def is_current(self) -> bool:
@@ -108,8 +114,9 @@ class Replication:
         known: KnownLogs,
         throttle_bytes_per_s: int | None = None,
         counters: ClusterCounters | None = None,
+        quorum: Quorum | None = None,
     ) -> None:
-        """`throttle_bytes_per_s`: for replicas that are being moved to this node."""
+        """`throttle_bytes_per_s`: for replicas that are being moved to this node. `quorum`: whom to tell of leaders."""
         self.node_id = node_id
         self.epoch = -1  # of our registration
         self.links = links
@@ -118,6 +125,8 @@ class Replication:
         self.known = known
         self.throttle = Throttle(throttle_bytes_per_s)
         self.counters = counters or ClusterCounters()
+        self.quorum = quorum
+        self._reports: dict[Partition, asyncio.Task[None]] = {}
         self._fetchers: dict[int, Fetcher] = {}
         self._followed: dict[Partition, int] = {}
         self._started = False
@@ -144,8 +153,36 @@ class Replication:
         self._followed[partition] = partition.leader
         fetcher.add(partition)
 
+    def committed_offset(self, partition: Partition) -> int:
+        """Below this our log must not be cut."""
+        log, record = partition.log, partition.record
+        unclean_epoch = NEVER if record is None else record.unclean_epoch
+        return known_committed(log.epochs, log.end_offset, partition.high_watermark, unclean_epoch)
+
+    def report(self, partition: Partition, committed_offset: int) -> None:
+        """Tell the controller that our leader lacks what is committed, unless that is under way."""
+        if self.quorum is not None and partition not in self._reports:
+            place = (partition.topic_id, partition.index)
+            word = ShortLeader(
+                self.node_id, self.epoch, *place, partition.leader, partition.leader_epoch, committed_offset
+            )
+            reporting = asyncio.get_running_loop().create_task(self._report(self.quorum, word), name="short-leader")
+            self._reports[partition] = reporting
+            reporting.add_done_callback(lambda _: self._reports.pop(partition, None))
+
+    async def _report(self, quorum: Quorum, word: ShortLeader) -> None:
+        try:
+            await quorum.ask(word, timeout_s=REPORT_SECONDS)
+        except ApiError as error:
+            logger.warning("the controller was not told of a leader", extra={"reason": str(error)})
+
     async def stop(self) -> None:
         self._started = False
+        reports = list(self._reports.values())
+        for report in reports:
+            report.cancel()
+        if reports:
+            await asyncio.wait(reports)
         await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
 
 
@@ -328,6 +365,7 @@ class Fetcher:
         cut = truncate_to(log.epochs, log.end_offset, leader)
         if cut.end_offset >= log.end_offset:
             raise ApiError(ErrorCode.unknown_leader_epoch, "The leader says that the logs part, but not where.")
+        self._must_have(copy, cut.end_offset)
         self._report(copy, "a log is cut, for its leader never had the rest", cut.end_offset)
         await self._work(copy, partial(cutting.truncate, log, cut.end_offset, now_ms=self._crew.clock.now_ms()))
 
@@ -335,8 +373,27 @@ class Fetcher:
         log = copy.partition.log
         if start_offset < 0 or (log.end_offset >= start_offset and log.epochs.latest >= 0):
             raise ApiError(ErrorCode.offset_out_of_range)
+        self._must_have(copy, start_offset)
         self._report(copy, "a log is begun anew, for its leader has no more what comes next", start_offset)
         await self._work(copy, partial(cutting.restart, log, start_offset, now_ms=self._crew.clock.now_ms()))
+
+    def _must_have(self, copy: Copy, end_offset: int) -> None:
+        """Raises ApiError if our log would be cut below what is committed."""
+        committed = self._crew.committed_offset(copy.partition)
+        if end_offset >= committed:
+            return
+        if not copy.is_short:
+            copy.is_short = True
+            partition = copy.partition
+            about = {"topic": partition.topic, "partition": partition.index, "leader": self._leader}
+            about |= {"leader_has": end_offset, "committed": committed, "end_offset": partition.log.end_offset}
+            logger.error(
+                "a leader lacks records that were committed: it is not followed, and nothing is cut; the controller is "
+                "asked for another leader (if there is none, the partition waits for an unclean election by a person)",
+                extra=about,
+            )
+        self._crew.report(copy.partition, committed)
+        raise ApiError(ErrorCode.offset_out_of_range, f"the leader's log ends, or parts from ours, at {end_offset}")
 
     async def _work(self, copy: Copy, work: Callable[[], None]) -> None:
         """Cut the log in a worker, with nobody else at it; or not at all, if we do not follow any more."""

@@ -3,6 +3,9 @@
 Rules:
 - Two logs that hold the same epoch hold the same records of it, up to where the shorter of the two ends in it. A
   follower therefore cuts at the end of the last epoch that both know, and nowhere else: never at its high watermark.
+- Below its high watermark it does not cut at all: a leader that was elected by the rules has everything there, so one
+  that has not is short (its log is damaged, lost, or of another disk). Unless an unclean election came after what the
+  follower knows: then its knowledge counts no more (`known_committed`).
 - A leader tells that a log parts from its own by the last epoch it has at or below the follower's, and where that
   ended. If the follower does not have that epoch, it cuts to the end of its own last one below, and asks again.
 - A leader's own epoch begins at the end of its log even while there is no record of it: the history of the log (which
@@ -22,6 +25,8 @@ class History(Protocol):
     latest: int  # -1: none
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]: ...
+
+    def epoch_at(self, offset: int) -> int: ...
 
 
 class EpochEnd(NamedTuple):
@@ -79,11 +84,14 @@ def truncate_to(history: History, log_end_offset: int, answer: EpochEnd) -> Trun
     return Truncation(min(end_offset, answer.end_offset, log_end_offset), True)
 
 
-def begin_again(log_end_offset: int, leader_start_offset: int, leader_end_offset: int) -> tuple[int, bool]:
-    """After OFFSET_OUT_OF_RANGE: from which offset to fetch, and whether the log begins anew there.
+def known_committed(history: History, log_end_offset: int, high_watermark: int, unclean_epoch: int) -> int:
+    """Below which offset a follower must not be cut; 0: it may be cut anywhere.
 
-    A log that is longer than the leader's is cut to it; one that ends before the leader's begins is of no use.
+    `unclean_epoch`: of the last election that may have lost something, -1: there was none. Only records of that epoch,
+    or a later one, are known to have been committed after it. A follower claims no more than it has: a node that has
+    lost bytes may have known more.
     """
-    if log_end_offset < leader_start_offset:
-        return leader_start_offset, True
-    return min(log_end_offset, leader_end_offset), False
+    known = min(high_watermark, log_end_offset)
+    if known <= 0 or (unclean_epoch >= 0 and history.epoch_at(known - 1) < unclean_epoch):
+        return 0
+    return known

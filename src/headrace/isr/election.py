@@ -1,12 +1,19 @@
 """Who leads a partition: the controller's rules.
 
 Rules:
-- A leader is alive and in sync. Only `unclean` (the user's word) elects a replica that is not in sync, and only when
-  no member of the in-sync set is alive; it is then the only member, and what the others had beyond its log is lost.
+- A leader is alive and in sync, or, if nobody in sync is alive, alive and eligible (KIP-966): it is then the only
+  member of the in-sync set, and the others remain eligible.
+- If nobody is in sync or eligible any more (all have lost something), the last known leader leads when it is back, as
+  in Kafka: that election is unclean, and so is one by the user's word (`unclean`), which elects any replica when nobody
+  in sync or eligible is alive. The elected one is the only member then, and what others had beyond its log is lost.
 - A leader that may stay, stays. Otherwise the first replica, in their order, that may lead.
-- A dead node leaves the in-sync set, unless it is the last member: then the partition has no leader until it returns.
-- A node that has lost unsynced bytes leaves the in-sync set before anybody may elect it, unless it is the last member:
-  then it stays, as the only candidate there is.
+- A dead node leaves the in-sync set; it may remain eligible (`isr/state.py`). A node that has lost something (unsynced
+  bytes, a log) leaves both before anybody may elect it. Where eligible replicas are not tracked, the last member stays
+  in sync in both cases, as the only candidate there is.
+- A replica whose log is lost as a whole stays, if it is the last candidate: its partition is offline until a person
+  brings the log back or elects somebody.
+- A leader that lacks what a follower knows to be committed leads no more. If there is no other candidate, the partition
+  has no leader until a person, or `unclean`, elects one.
 - `alive` are the nodes that the controller has registered and not fenced. It is never gossip's opinion.
 """
 
@@ -21,6 +28,7 @@ from headrace.isr.state import NO_LEADER, Nodes, PartitionState
 class Election(NamedTuple):
     leader: int
     isr: Nodes
+    is_unclean: bool = False  # it may lack what was committed
 
 
 def elect(
@@ -31,6 +39,8 @@ def elect(
     *,
     unclean: bool,
     preferred: bool = False,
+    elr: Collection[int] = (),
+    last_known: Nodes = (),
 ) -> Election | None:
     """The leader, and the in-sync set that goes with it; None if nobody may lead.
 
@@ -41,21 +51,50 @@ def elect(
     if able:
         stays = current_leader in able and not (preferred and able[0] == replicas[0])
         return Election(current_leader if stays else able[0], in_sync)
+    for node in replicas:
+        if node in elr and node in alive:
+            return Election(node, (node,))
+    if not isr and not elr and len(last_known) == 1 and last_known[0] in alive:
+        return Election(last_known[0], last_known, is_unclean=True)
     if unclean:
-        living = [node for node in replicas if node in alive]
-        if living:
-            return Election(living[0], (living[0],))
+        for node in (*last_known, *replicas):
+            if node in replicas and node in alive:
+                return Election(node, (node,), is_unclean=True)
     return None
 
 
 def settled(
-    state: PartitionState, isr: Collection[int], alive: Collection[int], *, unclean: bool = False, anew: bool = False
+    state: PartitionState,
+    isr: Collection[int],
+    alive: Collection[int],
+    *,
+    unclean: bool = False,
+    anew: bool = False,
+    lost: Collection[int] = (),
 ) -> PartitionState | None:
-    """The state with this in-sync set and whoever leads it; None if nothing changes. `anew`: not in the old epoch."""
-    elected = elect(state.replicas, isr, alive, state.leader, unclean=unclean)
+    """The state with this in-sync set and whoever leads it; None if nothing changes.
+
+    `anew`: not in the old epoch. `lost`: nodes that are not eligible any more.
+    """
+    nobody = state.after(isr=isr, leader=NO_LEADER, lost=lost) or state
+    elected = elect(
+        state.replicas,
+        isr,
+        alive,
+        state.leader,
+        unclean=unclean,
+        elr=nobody.elr,
+        last_known=nobody.last_known_elr,
+    )
     if elected is None:
-        return state.after(isr=isr, leader=NO_LEADER)
-    return state.after(isr=elected.isr, leader=elected.leader, anew=anew and elected.leader == state.leader)
+        return None if nobody is state else nobody
+    return state.after(
+        isr=elected.isr,
+        leader=elected.leader,
+        anew=(anew or elected.is_unclean) and elected.leader == state.leader,
+        unclean=elected.is_unclean,
+        lost=lost,
+    )
 
 
 def after_death(
@@ -76,25 +115,42 @@ def after_unclean_restart(
 ) -> PartitionState | None:
     """A node registers again without the mark of a clean stop: the tail of its log may be gone.
 
-    It gives up its leadership: another in-sync replica has what it lost. As the last member it may go on leading, in
-    a new epoch, so that followers compare their logs with what is left of its. `alive` None: all are.
+    It gives up its leadership: another candidate has what it lost. As the last one it may go on leading, in a new
+    epoch, so that followers compare their logs with what is left of its. `alive` None: all are.
     """
-    if node not in state.isr:
+    if node not in state.candidates:
         return None
     rest = _without(state, node)
-    living = [other for other in (state.replicas if alive is None else alive) if other != node or rest == {node}]
-    return settled(state, rest, living, unclean=unclean, anew=state.leader == node)
+    is_last = state.tracks_eligible or rest == {node}
+    living = [other for other in (state.replicas if alive is None else alive) if other != node or is_last]
+    return settled(state, rest, living, unclean=unclean, anew=state.leader == node, lost=(node,))
 
 
 def after_log_loss(state: PartitionState, node: int, alive: Collection[int]) -> PartitionState | None:
-    """A node's log of this partition is missing, damaged or older than it was: it is in sync no more.
+    """A node's log of this partition is missing, damaged or older than it was: it is no candidate any more.
 
-    The last member stays, dead or alive, and so does its leadership: the node itself serves nothing, and nobody else is
-    known to have everything.
+    The last candidate stays, dead or alive, and so does its leadership: the node itself serves nothing, and nobody else
+    is known to have everything.
     """
-    if node not in state.isr or len(state.isr) == 1:
+    if node not in state.candidates or len(state.candidates) == 1:
         return None
-    return settled(state, _without(state, node), [other for other in alive if other != node])
+    return settled(state, _without(state, node), [other for other in alive if other != node], lost=(node,))
+
+
+def after_short_leader(
+    state: PartitionState, reporter: int, alive: Collection[int], *, unclean: bool = False
+) -> PartitionState | None:
+    """The leader lacks what `reporter`, a replica, knows to be committed, and has; None if nothing can be done."""
+    leader = state.leader
+    if leader in (NO_LEADER, reporter) or reporter not in state.replicas:
+        return None
+    if len(state.candidates) > 1:
+        return settled(state, _without(state, leader), [node for node in alive if node != leader], lost=(leader,))
+    if not state.tracks_eligible:
+        return None
+    if unclean and reporter in alive:
+        return state.after(isr=(reporter,), leader=reporter, unclean=True)
+    return state.after(isr=(), leader=NO_LEADER, lost=(leader,), last_known_elr=(reporter, leader))
 
 
 def preferred_due(state: PartitionState, alive: Collection[int]) -> bool:
@@ -110,4 +166,4 @@ def prefer(state: PartitionState, alive: Collection[int]) -> PartitionState | No
 
 def _without(state: PartitionState, node: int) -> set[int]:
     rest = set(state.isr) - {node}
-    return rest or set(state.isr)
+    return rest if rest or state.tracks_eligible else set(state.isr)

@@ -4,6 +4,8 @@ Rules:
 - The high watermark is the least end offset in the in-sync set. While a change of that set is proposed and not
   answered, members of the old set and of the new one count alike (the maximal set of KIP-497): whatever the controller
   decides, all that it may elect have everything below the high watermark.
+- It stands still while fewer than `min_isr` replicas are in sync, and while others are eligible to lead: those have
+  everything that is committed, and shall keep it (KIP-966).
 - It never goes back. A new leader begins with the one that it had as a follower, and counts a follower only once that
   has fetched from it in this epoch; until then the high watermark stands still.
 - A Fetch counts only if its log does not part from ours (`isr/divergence.py`): the driver asks that first. So an
@@ -69,6 +71,7 @@ class LeaderReplicas:
         high_watermark: int,
         now_s: float,
         synced_offset: int | None = None,
+        min_isr: int = 1,
     ) -> None:
         """`synced_offset`: where acknowledgements wait for a sync, how far that has come."""
         assert state.leader == node, f"{node} does not lead {state}"
@@ -76,6 +79,7 @@ class LeaderReplicas:
         self.state = state
         self.start_offset = end_offset
         self.high_watermark = high_watermark
+        self.min_isr = min_isr  # as the topic wants it; not more than there are replicas
         # Of what counts here: of what is synced, where acknowledgements wait for it.
         self._end_offset = end_offset if synced_offset is None else synced_offset
         self._log_end_offset = end_offset
@@ -207,6 +211,9 @@ class LeaderReplicas:
         self._joining = {node: None for node in self._joining if node in self._followers and node not in self.state.isr}
 
     def _advance(self) -> bool:
+        state = self.state
+        if state.elr or len(state.isr) < min(self.min_isr, len(state.replicas)):
+            return False
         ends = [self._end_offset]
         ends += [self._followers[node].end_offset for node in self.maximal_isr if node != self.node]
         ends += [self._followers[node].end_offset for node in self._joining]

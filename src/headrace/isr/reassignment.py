@@ -7,8 +7,8 @@ Rules:
   the target, alive, in a new epoch.
 - A replica that goes deletes its log. So the leader begins a new epoch then: a Fetch that the replica has sent before,
   and that comes late, is not taken for its word if it is added again.
-- It can be given another target, or be cancelled, at any time, except when only added replicas are in sync: then the
-  old ones do not have everything, and to go back would lose records.
+- It can be given another target, or be cancelled, at any time, except when only added replicas are in sync or eligible:
+  then the old ones do not have everything, and to go back would lose records.
 - The order of the old replicas is not kept: after a cancellation the preferred leader may be another of them.
 """
 
@@ -51,14 +51,15 @@ def cancel(state: PartitionState, alive: Collection[int]) -> PartitionState | No
 def _with_replicas(
     state: PartitionState, replicas: Nodes, adding: Nodes, removing: Nodes, alive: Collection[int]
 ) -> PartitionState | None:
-    isr = [node for node in state.isr if node in replicas]
-    if not isr:
+    isr: Collection[int] = [node for node in state.isr if node in replicas]
+    if not set(replicas).intersection(state.candidates or state.last_known_elr):
         return None
     if state.leader in replicas:
         leader = state.leader
     else:
-        elected = elect(replicas, isr, alive, NO_LEADER, unclean=False)
-        leader = NO_LEADER if elected is None else elected.leader
+        elr = state.eligible(isr, replicas=replicas)
+        elected = elect(replicas, isr, alive, NO_LEADER, unclean=False, elr=elr)
+        leader, isr = (NO_LEADER, isr) if elected is None else (elected.leader, elected.isr)
     drops = not set(replicas).issuperset(state.replicas)
     anew = drops and leader == state.leader != NO_LEADER
     return state.after(isr=isr, leader=leader, replicas=replicas, adding=adding, removing=removing, anew=anew)

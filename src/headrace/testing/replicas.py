@@ -18,7 +18,7 @@ from uuid import UUID
 from headrace.apis import fetch
 from headrace.apis.api import Context, Encoded
 from headrace.broker import decisions
-from headrace.broker.commands import AlterInSync, Answer, Command, InSyncAltered
+from headrace.broker.commands import AlterInSync, Answer, Command, Done, InSyncAltered, ShortLeader
 from headrace.broker.flusher import Flusher
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord, PartitionRecord, TopicRecord, apply
 from headrace.broker.in_sync import InSyncSets
@@ -80,7 +80,9 @@ class ReplicaNode:
             touched=self._touched,
         )
         self.flusher = Flusher(workers, clock, counters, self.partitions.fail_disk)
-        self.replication = Replication(node_id, cluster.links(self), self.flusher, clock=clock, known=known)
+        self.replication = Replication(
+            node_id, cluster.links(self), self.flusher, clock=clock, known=known, quorum=cluster
+        )
         self.in_sync = InSyncSets(
             node_id, self.partitions, cluster, image=lambda: self.image, clock=clock, lag_ms=LAG_MS
         )
@@ -189,9 +191,11 @@ class ReplicaCluster:
         self.config = replace(TopicConfig(), **{"flush": "os", "storage": "disk", **config})
         self.delay_s = 0.001
         self.fetches = 0
+        self.short_leaders: list[ShortLeader] = []  # that were reported
         self.silent = False  # the controller does not answer
         self.loses_answers: Callable[[], bool] = lambda: False
         self.new_files: Callable[[], Any] = MemoryFiles
+        self.policy: decisions.Policy = decisions.Standard()
         self.image = Image()
         self.nodes: dict[int, ReplicaNode] = {}
         self._cuts: set[frozenset[int]] = set()
@@ -258,10 +262,14 @@ class ReplicaCluster:
     async def ask(self, command: Command, *, timeout_s: float = 10.0) -> Answer:
         """Of a Quorum."""
         await asyncio.sleep(self.delay_s)
-        assert isinstance(command, AlterInSync)
+        assert isinstance(command, AlterInSync | ShortLeader)
         if self.silent or self.is_cut(command.node_id, 0):
             raise ApiError(ErrorCode.request_timed_out)
-        records, errors = decisions.alter_in_sync(self.image, command)
+        if isinstance(command, ShortLeader):
+            self.short_leaders.append(command)
+            self.decide(*decisions.short_leader(self.image, command, self.policy))
+            return Done()
+        records, errors = decisions.alter_in_sync(self.image, command, self.policy)
         lost = self.loses_answers()
         if lost:
             self.cut(0, command.node_id)
