@@ -4,10 +4,12 @@ Nodes learn late what the controller decided. Fetches and proposals arrive late 
 live, crash, lose power with all that they had not synced, return, and are replaced by reassignment.
 
 What must hold, after every step:
-- What was ever acknowledged (below a leader's high watermark) is in the log of every member of the in-sync set, and an
-  offset never means two records.
+- What was ever acknowledged (below a leader's high watermark) is in the log of every replica that is in sync or
+  eligible, unless it has just lost power and is down; and an offset never means two records.
+- No follower is asked to cut what it knows committed.
 
-What is assumed, where acknowledgements do not wait for a sync: of an in-sync set, not everybody loses power; and the
+What is assumed, where acknowledgements do not wait for a sync: of those in sync or eligible, not everybody loses power,
+or is left out or crashes while the others are without; and where nobody is eligible beyond the in-sync set, the
 controller has heard that one did before the next one fails (`lose_power`).
 
 `Broken` names the rules that can be left out, to see that the model notices.
@@ -23,7 +25,7 @@ from msgspec import structs
 
 from headrace.core.errors import ApiError
 from headrace.isr.change import with_isr
-from headrace.isr.divergence import diverging, truncate_to
+from headrace.isr.divergence import diverging, known_committed, truncate_to
 from headrace.isr.election import after_death, after_return, after_unclean_restart, prefer
 from headrace.isr.leader import LeaderReplicas
 from headrace.isr.reassignment import begin, cancel, step
@@ -47,6 +49,7 @@ class Broken(Enum):
     JOINS_BELOW_THE_HIGH_WATERMARK = auto()
     A_DROPPED_REPLICA_ENDS_NO_EPOCH = auto()
     A_NODE_ACTS_ON_OLD_NEWS = auto()
+    HIGH_WATERMARK_WITH_TOO_FEW_IN_SYNC = auto()
 
 
 class Lost(AssertionError):
@@ -98,7 +101,20 @@ class JoinsEarly(LeaderReplicas):
         return self._followers[node].end_offset >= 0
 
 
+class Hasty(LeaderReplicas):
+    """Broken: goes on committing while others are eligible."""
+
+    def _advance(self) -> bool:
+        kept, self.min_isr = self.state, 1
+        self.state = structs.replace(self.state, elr=())
+        try:
+            return super()._advance()
+        finally:
+            self.state = kept
+
+
 LEADERS = {
+    Broken.HIGH_WATERMARK_WITH_TOO_FEW_IN_SYNC: Hasty,
     Broken.HIGH_WATERMARK_OF_THE_LEADER_ALONE: LeaderAlone,
     Broken.HIGH_WATERMARK_WITHOUT_THE_PROPOSED: CommittedOnly,
     Broken.JOINS_BELOW_THE_HIGH_WATERMARK: JoinsEarly,
@@ -116,6 +132,7 @@ class Node:
         self.broker_epoch = node_id
         self.is_up = True
         self.stopped_cleanly = False
+        self.is_dark = False  # it has lost power, and did not start since
         self.leading: LeaderReplicas | None = None
 
     @property
@@ -135,10 +152,12 @@ class Node:
 
 
 class Partition:
-    def __init__(self, *, synced: bool = False, broken: Broken = Broken.NOTHING) -> None:
+    def __init__(self, *, synced: bool = False, broken: Broken = Broken.NOTHING, min_isr: int = 0) -> None:
+        """`min_isr`: 0: eligible replicas are not tracked."""
         self.synced = synced  # acknowledgements wait for a sync
+        self.min_isr = min_isr
         self.broken = broken
-        self.history = [PartitionState(REPLICAS, REPLICAS, 0, 0)]
+        self.history = [PartitionState(REPLICAS, REPLICAS, 0, 0, min_isr=min_isr)]
         self.registered = {node_id: node_id for node_id in NODES}
         self.nodes = [Node(node_id, self.history[0]) for node_id in NODES]
         self.fetches: list[Fetch] = []
@@ -223,7 +242,12 @@ class Partition:
         if node.leading is not None or fetch.node not in node.view.replicas:
             return
         if parts is not None:
-            node.cut(truncate_to(node.epochs(), len(node.log), parts).end_offset)
+            end_offset = truncate_to(node.epochs(), len(node.log), parts).end_offset
+            unclean_epoch = node.view.unclean_epoch
+            if end_offset < known_committed(node.epochs(), len(node.log), node.high_watermark, unclean_epoch):
+                raise Lost(f"node {fetch.to} lacks what node {fetch.node} knows committed")
+            node.cut(end_offset)
+            node.high_watermark = min(node.high_watermark, end_offset)
             return
         node.log.extend(leader.log[fetch.fetch_offset : fetch.fetch_offset + 2])
         node.high_watermark = max(node.high_watermark, min(leader.leading.high_watermark, len(node.log)))
@@ -289,13 +313,17 @@ class Partition:
         self._publish(prefer(self.state, self.registered))
 
     def reassign(self, target: tuple[int, ...]) -> None:
-        self._publish(begin(self.state, target, self.registered))
+        self._publish_if_kept(begin(self.state, target, self.registered))
 
     def step_reassignment(self) -> None:
-        self._publish(step(self.state, self.registered))
+        self._publish_if_kept(step(self.state, self.registered))
 
     def cancel_reassignment(self) -> None:
-        self._publish(cancel(self.state, self.registered))
+        self._publish_if_kept(cancel(self.state, self.registered))
+
+    def _publish_if_kept(self, state: PartitionState | None) -> None:
+        if state is not None and not all(self.nodes[node].is_dark for node in state.candidates):
+            self._publish(state)
 
     # Faults
 
@@ -305,6 +333,11 @@ class Partition:
             self._publish(after_death(self.state, node_id, self.registered, unclean=self.unclean))
 
     def crash(self, node_id: int) -> None:
+        others = [self.nodes[other] for other in self.state.candidates if other != node_id]
+        if not (others and all(other.is_dark for other in others)):
+            self._end(node_id)
+
+    def _end(self, node_id: int) -> None:
         node = self.nodes[node_id]
         node.is_up = node.stopped_cleanly = False
         node.leading = None
@@ -312,15 +345,17 @@ class Partition:
     def stop(self, node_id: int) -> None:
         if self.nodes[node_id].is_up:
             self.sync(node_id)
-            self.crash(node_id)
+            self._end(node_id)
             self.nodes[node_id].stopped_cleanly = True
 
     def lose_power(self, node_id: int) -> None:
         node = self.nodes[node_id]
-        if not self.synced and node.synced < len(node.log) and self.state.isr == (node_id,):
+        guards = [other for other in self.state.candidates if other != node_id and not self.nodes[other].is_dark]
+        if not self.synced and node.synced < len(node.log) and node_id in self.state.candidates and not guards:
             return  # the last one that has it all: nothing can be promised
-        self.crash(node_id)
+        self._end(node_id)
         node.cut(node.synced)
+        node.is_dark = not self.synced
         if not self.synced and self.broken is not Broken.LOST_BYTES_ARE_NOT_TOLD:
             self.fence(node_id)
 
@@ -331,7 +366,7 @@ class Partition:
             self.registered[node_id] = node.broker_epoch
             self._publish(after_return(self.state, self.registered, unclean=self.unclean))
             return
-        node.is_up = True
+        node.is_up, node.is_dark = True, False
         node.broker_epoch = self.next_broker_epoch
         self.next_broker_epoch += 1
         self.registered[node_id] = node.broker_epoch
@@ -351,7 +386,9 @@ class Partition:
     # What must hold
 
     def check(self) -> None:
-        for node_id in self.state.isr:
+        for node_id in self.state.candidates:
+            if self.nodes[node_id].is_dark:
+                continue
             log = self.nodes[node_id].log
             for offset, record in enumerate(self.acknowledged):
                 if offset >= len(log) or log[offset] != record:
@@ -381,7 +418,12 @@ class Partition:
             if self.synced:
                 node.synced = len(node.log)
             node.leading = LEADERS.get(self.broken, LeaderReplicas)(
-                node.node_id, state, end_offset=len(node.log), high_watermark=node.high_watermark, now_s=self.now_s
+                node.node_id,
+                state,
+                end_offset=len(node.log),
+                high_watermark=node.high_watermark,
+                now_s=self.now_s,
+                min_isr=max(1, self.min_isr),
             )
             self._acknowledge(node)
         if node.node_id not in state.replicas:
@@ -399,10 +441,10 @@ class Partition:
                 raise Lost(f"offset {offset} was {self.acknowledged[offset]}, and is {record} on node {node.node_id}")
 
 
-def run(seed: int, steps: int, *, synced: bool = False, broken: Broken = Broken.NOTHING) -> Partition:
+def run(seed: int, steps: int, *, synced: bool = False, broken: Broken = Broken.NOTHING, min_isr: int = 0) -> Partition:
     """A life by dice; raises `Lost` if a promise is broken."""
     dice = Random(seed)
-    partition = Partition(synced=synced, broken=broken)
+    partition = Partition(synced=synced, broken=broken, min_isr=min_isr)
     often = [
         "fetch",
         "fetch",

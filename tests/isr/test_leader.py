@@ -50,6 +50,31 @@ def test_a_leader_alone_commits_what_it_has() -> None:
     assert replicas.high_watermark == 3
 
 
+def test_the_high_watermark_stands_still_while_too_few_are_in_sync() -> None:
+    state = PartitionState((1, 2, 3), (1,), 1, 5, 10)
+    replicas = LeaderReplicas(1, state, end_offset=4, high_watermark=2, now_s=0.0, min_isr=2)
+    assert not replicas.appended(9)
+    assert replicas.high_watermark == 2
+    fetch(replicas, 2, 9, 9)
+    assert replicas.committed(PartitionState((1, 2, 3), (1, 2), 1, 5, 11), 0.0)
+    assert replicas.high_watermark == 9
+
+
+def test_no_more_are_wanted_in_sync_than_there_are_replicas() -> None:
+    state = PartitionState((1, 2), (1, 2), 1, 5, 10)
+    replicas = LeaderReplicas(1, state, end_offset=0, high_watermark=0, now_s=0.0, min_isr=3)
+    replicas.appended(9)
+    assert fetch(replicas, 2, 7, 9)
+
+
+def test_the_high_watermark_stands_still_while_others_are_eligible_whatever_the_leader_believes_is_wanted() -> None:
+    state = PartitionState((1, 2, 3), (1,), 1, 5, 10, elr=(2,))
+    replicas = LeaderReplicas(1, state, end_offset=4, high_watermark=2, now_s=0.0)
+    assert not replicas.appended(9)
+    assert replicas.committed(PartitionState((1, 2, 3), (1,), 1, 5, 11), 0.0)
+    assert replicas.high_watermark == 9
+
+
 def test_a_leader_that_waits_for_its_disk_counts_only_what_is_synced() -> None:
     replicas = leader(isr=(1, 2))
     replicas.appended(2, 10)

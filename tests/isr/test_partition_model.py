@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -17,9 +19,9 @@ class Life(RuleBasedStateMachine):
 
     partition: Partition
 
-    @initialize(synced=st.booleans())
-    def begin(self, synced: bool) -> None:
-        self.partition = Partition(synced=synced)
+    @initialize(synced=st.booleans(), min_isr=st.integers(0, 3))
+    def begin(self, synced: bool, min_isr: int) -> None:
+        self.partition = Partition(synced=synced, min_isr=min_isr)
 
     @rule(node=nodes, fetchers=st.lists(nodes, max_size=3))
     def produce(self, node: int, fetchers: list[int]) -> None:
@@ -93,14 +95,17 @@ TestLife.settings = settings(
 )
 
 
+@pytest.mark.parametrize("min_isr", [0, 1, 2, 3])
 @pytest.mark.parametrize("synced", [False, True])
-def test_nothing_acknowledged_is_lost_in_many_lives(synced: bool) -> None:
-    acknowledged = changes = 0
-    for seed in range(150):
-        partition = run(seed, 800, synced=synced)
+def test_nothing_acknowledged_is_lost_in_many_lives(synced: bool, min_isr: int) -> None:
+    acknowledged = changes = elected = 0
+    for seed in range(150 if min_isr == 0 else 100):
+        partition = run(seed, 800, synced=synced, min_isr=min_isr)
         acknowledged += len(partition.acknowledged)
         changes += len(partition.history)
-    assert acknowledged > 1000 and changes > 1000  # these lives were not empty
+        elected += sum(now.leader in was.elr for was, now in pairwise(partition.history))
+    assert acknowledged > (1000 if min_isr < 2 else 200) and changes > 1000  # these lives were not empty
+    assert elected > 20 or not min_isr
 
 
 @pytest.mark.parametrize(
@@ -115,12 +120,14 @@ def test_nothing_acknowledged_is_lost_in_many_lives(synced: bool) -> None:
         (Broken.A_RESTART_BEGINS_NO_EPOCH, True),
         (Broken.JOINS_BELOW_THE_HIGH_WATERMARK, False),
         (Broken.A_NODE_ACTS_ON_OLD_NEWS, True),
+        (Broken.HIGH_WATERMARK_WITH_TOO_FEW_IN_SYNC, True),
     ],
 )
 def test_a_rule_that_is_left_out_is_noticed(broken: Broken, synced: bool) -> None:
+    min_isr = 2 if broken is Broken.HIGH_WATERMARK_WITH_TOO_FEW_IN_SYNC else 0
     for seed in range(400):
         try:
-            run(seed, 800, synced=synced, broken=broken)
+            run(seed, 800, synced=synced, broken=broken, min_isr=min_isr)
         except Lost:
             return
     pytest.fail(f"{broken.name} does no harm")

@@ -79,6 +79,17 @@ def test_it_cannot_be_cancelled_when_only_added_replicas_are_in_sync() -> None:
     assert begin(only, (6, 1), ALL) is None
 
 
+def test_it_can_be_cancelled_when_an_old_replica_is_eligible() -> None:
+    state = PartitionState((1, 2, 3, 4), (4,), 4, 7, 10, (4,), (3,), elr=(1,), min_isr=2)
+    back = changed(cancel(state, ALL))
+    assert (back.leader, back.isr, back.elr) == (1, (1,), ())
+
+
+def test_a_replica_that_goes_is_not_eligible_any_more() -> None:
+    state = PartitionState((1, 2, 3, 4), (1,), 1, 5, 10, (4,), (3,), elr=(2, 4), min_isr=2)
+    assert changed(cancel(state, ALL)).elr == (2,)
+
+
 def test_another_target_takes_the_place_of_the_first() -> None:
     running = changed(begin(STATE, (4, 2, 5), ALL))
     again = changed(begin(running, (2, 5, 6), ALL))

@@ -119,7 +119,7 @@ class Partitions:
         return not self.lost_replicas()
 
     def lost_replicas(self) -> tuple[tuple[UUID, int], ...]:
-        """Logs that are lost, or may be, and for which the cluster counts on this node though it could count on others."""
+        """Logs that are lost, or may be, for which the cluster counts on this node though it could count on others."""
         image, lost = self._image, (*self._damaged, *self.known.unsure())
         if image is None or not lost:
             return ()

@@ -3,9 +3,10 @@
 Rules:
 - A leader is alive and in sync, or, if nobody in sync is alive, alive and eligible (KIP-966): it is then the only
   member of the in-sync set, and the others remain eligible.
-- If nobody is in sync or eligible any more (all have lost something), the last known leader leads when it is back, as
-  in Kafka: that election is unclean, and so is one by the user's word (`unclean`), which elects any replica when nobody
-  in sync or eligible is alive. The elected one is the only member then, and what others had beyond its log is lost.
+- If nobody is in sync or eligible any more (all have lost something), the last one that was leads when it is back (in
+  Kafka: the last leader). That election is unclean, and so is one by the user's word (`unclean`), which elects any
+  replica when nobody in sync or eligible is alive. The elected one is the only member then, and what others had beyond
+  its log is lost.
 - A leader that may stay, stays. Otherwise the first replica, in their order, that may lead.
 - A dead node leaves the in-sync set; it may remain eligible (`isr/state.py`). A node that has lost something (unsynced
   bytes, a log) leaves both before anybody may elect it. Where eligible replicas are not tracked, the last member stays

@@ -9,7 +9,7 @@ Rules:
   everything that is committed, and keeps it: the high watermark stands still until there are enough again
   (`isr/leader.py`). So it may be elected when nobody in sync can. With enough members nobody else is eligible. A
   replica that has lost something is neither in sync nor eligible. The in-sync set may be empty then, with or without
-  eligible replicas; `last_known_elr` remembers the last leader for that case.
+  eligible replicas; `last_known_elr` is for that case: the last leader, or the last one that was eligible.
 - Where `min_isr` is UNTRACKED (a node of the cluster does not know of eligible replicas), the last member of the
   in-sync set stays in it, dead or alive, since nobody else is known to have everything.
 - An election that may lose what was committed begins `unclean_epoch`: what anybody knew committed before it counts no
@@ -126,11 +126,11 @@ class PartitionState(msgspec.Struct, frozen=True, array_like=True):
     def _last_known(self, isr: Nodes, elr: Nodes, leader: int, replicas: Nodes, lost: Collection[int]) -> Nodes:
         if leader != NO_LEADER or not self.tracks_eligible:
             return ()
+        last = tuple(node for node in self.candidates if node in lost and node in replicas)
+        if last and not isr and not elr:
+            return last[:1]  # until now it was known to have everything
         known = self.last_known_elr if self.leader == NO_LEADER else (self.leader,)
-        known = tuple(node for node in known if node in replicas)
-        if not known and not isr and not elr:
-            return tuple(node for node in replicas if node in lost)[:1]  # the last one that was eligible
-        return known
+        return tuple(node for node in known if node in replicas)
 
     def _is_like(self, other: PartitionState) -> bool:
         """The same but for the epochs."""

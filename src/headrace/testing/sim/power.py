@@ -1,13 +1,14 @@
 """Who may lose power where acknowledgements do not wait for the disk, so that a promise is left to be kept.
 
 Rules:
-- With `flush=os` and `flush=interval` what was acknowledged lies in the page caches of the in-sync replicas. The
-  promise: nothing is lost while one in-sync replica of the partition keeps its power. So a machine loses it only while,
-  by the newest image that anybody has applied, every partition that it is in sync with has another *intact* member.
+- With `flush=os` and `flush=interval` what was acknowledged lies in the page caches of the replicas that are in sync or
+  eligible (KIP-966). The promise: nothing is lost while one of them keeps its power. So a machine loses it only while,
+  by the newest image that anybody has applied, every partition that it is such a replica of has another *intact* one.
 - Intact is who has lost no power since it last registered. Until a node without power has registered anew, the
   controller cannot know what it lost; and then it must not count as in sync for it. That is what is tried here.
-- A set may shrink later, while a node without power is still in it, until only such nodes are left (the others were
-  killed or cut off, and fenced). Then nobody is known to have everything, no promise is left, and the history ends.
+- The sets may shrink later, while a node without power is still in them, until only such nodes are left (the others
+  were killed or cut off, fenced, and are not eligible). Then nobody is known to have everything, no promise is left,
+  and the history ends.
 - A disk that has failed is given up at the next restart with all that was not synced: the same as a loss of power.
 """
 
@@ -41,7 +42,7 @@ class Power:
             return True
         if self._world.watch.newest_image is None:
             return False
-        return all(machine.node_id not in each.isr or self._is_guarded(each, machine) for each in self._records())
+        return all(machine.node_id not in _all(each) or self._is_guarded(each, machine) for each in self._records())
 
     def look(self, before: Image | None) -> None:
         """There is a new image. Who lost nothing and was put out because it registered is the broker's own fault."""
@@ -53,9 +54,11 @@ class Power:
         registered = any(node.start > starts.get(node.node_id, 0) for node in now.brokers.values())
         for record in [] if registered else self._records():
             was = before.partition(record.topic, record.index)
-            had = was is not None and any(self._is_intact(node) for node in was.isr)
-            if had and not any(self._is_intact(node) for node in record.isr):
-                self._world.fail(Forfeit(f"nobody in sync with {record.topic}-{record.index} has kept its power"))
+            had = was is not None and any(self._is_intact(node) for node in _all(was))
+            if had and not any(self._is_intact(node) for node in _all(record)):
+                self._world.fail(
+                    Forfeit(f"nobody in sync with, or eligible for, {record.topic}-{record.index} has kept its power")
+                )
 
     def _records(self) -> list[PartitionRecord]:
         image = self._world.watch.newest_image
@@ -64,7 +67,7 @@ class Power:
         return [record for topic in topics for record in topic.partitions]
 
     def _is_guarded(self, record: PartitionRecord, machine: Machine) -> bool:
-        return any(node != machine.node_id and self._is_intact(node) for node in record.isr)
+        return any(node != machine.node_id and self._is_intact(node) for node in _all(record))
 
     def _is_intact(self, node: int) -> bool:
         image = self._world.watch.newest_image
@@ -83,6 +86,11 @@ class Power:
         machine.lose_power()
         if self._world.flush != "ack":
             self._world.history.count("unsynced logs cut", _logs_cut(before, machine.files))
+
+
+def _all(record: PartitionRecord) -> tuple[int, ...]:
+    """The nodes that have everything that is committed, by what was decided."""
+    return (*record.isr, *record.elr)
 
 
 def _logs_cut(before: FaultyFiles, after: FaultyFiles) -> int:

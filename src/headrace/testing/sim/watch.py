@@ -5,6 +5,8 @@ Rules:
   but look and pass on.
 - One leader per term of the quorum, one leader per epoch of a partition, one entry per index of the metadata log, one
   image per index: a second one is a violation at the moment it is seen.
+- A leader was in sync or eligible before, unless its election is marked as unclean; and its log has all that any living
+  replica knows to be committed.
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ class Watch:
                 before, self.newest_image = self.newest_image, controller.image
                 self._newest = entry.index
                 self._world.power.look(before)
+                self._compare(before, controller.image)
 
         def watched_restore(controller: Controller, snapshot: Any) -> None:
             restore(controller, snapshot)
@@ -91,6 +94,34 @@ class Watch:
             self._world.history.count("epochs led")
         if self._epochs.setdefault(key, record.leader) != record.leader:
             self._fail(f"nodes {self._epochs[key]} and {record.leader} lead {key[0]}-{key[1]} in epoch {key[2]}")
+
+        if record.unclean_epoch != record.leader_epoch:
+            self._has_all_committed(partition, record)
+
+    def _has_all_committed(self, partition: Partition, record: Any) -> None:
+        for machine in self._world.machines:
+            if not machine.is_serving:
+                continue
+            other = machine.service.partitions.replica(partition.topic, partition.index)
+            if other is None or other.topic_id != partition.topic_id or record.unclean_epoch > other.leader_epoch:
+                continue
+            if other.high_watermark > partition.log.end_offset:
+                self._fail(
+                    f"node {record.leader} leads {partition.topic}-{partition.index} in epoch {record.leader_epoch} to "
+                    f"{partition.log.end_offset}, and node {machine.node_id} knows {other.high_watermark} committed"
+                )
+
+    def _compare(self, before: Image | None, now: Image) -> None:
+        for name, topic in now.topics.items():
+            was = None if before is None else before.topics.get(name)
+            if was is None or was is topic or was.topic_id != topic.topic_id:
+                continue
+            for old, new in zip(was.partitions, topic.partitions, strict=False):
+                if new.elr:
+                    self._world.history.count("eligible leader replicas")
+                clean = new.unclean_epoch == old.unclean_epoch
+                if clean and new.leader not in (-1, *old.isr, *old.elr, *new.adding, *old.adding):
+                    self._fail(f"node {new.leader} is elected for {name}-{new.index}, and was not eligible: {old}")
 
     def _applies(self, node_id: int, entry: Any) -> None:
         seen = (entry.term, crc32(entry.payload + _encode(entry.membership)))
