@@ -8,8 +8,18 @@ from uuid import UUID
 import pytest
 
 from headrace.broker import decisions
-from headrace.broker.commands import AlterInSync, Drain, InSync, Join, Register, Remove
-from headrace.broker.image import BrokerRecord, Image, PartitionRecord, TopicRecord, apply
+from headrace.broker.commands import (
+    AlterInSync,
+    Drain,
+    InSync,
+    Join,
+    OfflineReplicas,
+    Register,
+    Remove,
+    ShortLeader,
+)
+from headrace.broker.image import BrokerRecord, EligiblePartitionRecord, Image, PartitionRecord, TopicRecord, apply
+from headrace.broker.levels import ELIGIBLE_LEADERS, FIRST
 from headrace.core.errors import ApiError, ErrorCode
 
 
@@ -238,3 +248,103 @@ def test_leaderships_go_back_to_preferred_replicas_that_are_up():
     records = decisions.preferred_due(before, 10, POLICY)
     assert [(record.index, record.leader) for record in records] == [(0, 1)]
     assert decisions.preferred_due(after(before, records), 10, POLICY) == []
+
+
+# Eligible leader replicas (KIP-966)
+
+TWO = Policy(least=2)
+
+
+def tracking(*partitions: PartitionRecord, levels=(2, 2, 2), fenced=()) -> Image:
+    """All nodes know of eligible replicas, unless `levels` say otherwise."""
+    nodes = [
+        BrokerRecord(n, f"h{n}", 9092, None, 4, f"d{n}", fenced=n in fenced, level=level)
+        for n, level in enumerate(levels, 1)
+    ]
+    return apply(Image(), [*nodes, TopicRecord("orders", ORDERS), *partitions])
+
+
+def knowing(node: int, *, clean: bool = True) -> Register:
+    return Register(node, f"h{node}", 9092, None, f"d{node}", clean, level=ELIGIBLE_LEADERS)
+
+
+def short(reporter: int, leader: int, leader_epoch: int, **more) -> ShortLeader:
+    return ShortLeader(reporter, more.pop("epoch", 4), ORDERS, 0, leader, leader_epoch, 100)
+
+
+def test_who_is_fenced_when_too_few_are_left_stays_eligible():
+    found = after(before := tracking(partition(isr=(1, 2))), decisions.fence(before, 2, TWO))
+    assert (the(found).isr, the(found).elr, the(found).leader) == ((1,), (2,), 1)
+    assert found.level == ELIGIBLE_LEADERS
+    gone = after(found, decisions.fence(found, 1, TWO))
+    assert (the(gone).isr, the(gone).elr, the(gone).leader, the(gone).last_known_elr) == ((), (1, 2), -1, (1,))
+    back = after(gone, decisions.unfence(gone, 2, TWO))
+    assert (the(back).isr, the(back).elr, the(back).leader) == ((2,), (1,), 2)
+
+
+def test_with_enough_in_sync_a_record_is_as_it_always_was():
+    found = after(before := tracking(partition()), decisions.fence(before, 3, TWO))
+    assert type(the(found)) is PartitionRecord and the(found).isr == (1, 2)
+    assert found.level == FIRST
+
+
+def test_while_a_node_does_not_know_of_eligible_replicas_the_last_member_stays():
+    before = tracking(partition(isr=(1,)), levels=(2, 2, 1))
+    found = after(before, decisions.fence(before, 1, TWO))
+    assert type(the(found)) is PartitionRecord and the(found).isr == (1,)
+
+
+def test_a_node_that_registers_with_an_older_release_ends_it_at_once():
+    before = tracking(partition(isr=(1,)))
+    found = after(before, decisions.register(before, register(1, clean=False), TWO))
+    assert type(the(found)) is PartitionRecord and the(found).isr == (1,)
+
+
+def test_the_last_one_in_sync_is_not_trusted_when_it_lost_bytes_and_another_is_eligible():
+    policy = Policy(is_synced=False, least=2)
+    before = tracking(EligiblePartitionRecord("orders", 0, (1, 2, 3), (1,), 1, 7, elr=(2,)), fenced=(2,))
+    found = after(before, decisions.register(before, knowing(1, clean=False), policy))
+    found = after(found, decisions.unfence(found, 1, policy))
+    assert (the(found).isr, the(found).elr, the(found).leader) == ((), (2,), -1)
+    found = after(found, decisions.unfence(found, 2, policy))
+    assert (the(found).isr, the(found).leader, the(found).unclean_epoch) == ((2,), 2, -1)
+
+
+def test_when_all_lost_bytes_the_last_to_say_so_leads_in_an_unclean_epoch():
+    policy = Policy(is_synced=False, least=2)
+    found = tracking(partition())
+    for node in (1, 2, 3):
+        found = after(found, decisions.register(found, knowing(node, clean=False), policy))
+        found = after(found, decisions.unfence(found, node, policy))
+    assert (the(found).isr, the(found).leader) == ((3,), 3)
+    assert the(found).unclean_epoch == the(found).leader_epoch
+
+
+def test_a_leader_grows_its_in_sync_set_and_ends_the_eligibility_of_others():
+    before = tracking(EligiblePartitionRecord("orders", 0, (1, 2, 3), (1,), 1, 0, elr=(2,)))
+    records, errors = decisions.alter_in_sync(before, alter((1, 3)), TWO)
+    assert errors == (0,)
+    assert (the(after(before, records)).isr, the(after(before, records)).elr) == ((1, 3), ())
+
+
+def test_a_lost_log_is_not_eligible():
+    before = tracking(EligiblePartitionRecord("orders", 0, (1, 2, 3), (1,), 1, 0, elr=(2, 3)))
+    found = after(before, decisions.offline_replicas(before, OfflineReplicas(3, 4, ((ORDERS, 0),)), TWO))
+    assert the(found).elr == (2,)
+    found = after(found, decisions.offline_replicas(found, OfflineReplicas(1, 4, ((ORDERS, 0),)), TWO))
+    assert (the(found).isr, the(found).elr, the(found).leader) == ((2,), (), 2)
+
+
+def test_a_leader_that_lacks_what_is_committed_is_deposed_once():
+    before = tracking(partition(epoch=7))
+    found = after(before, decisions.short_leader(before, short(3, 1, 7), TWO))
+    assert (the(found).isr, the(found).leader, the(found).leader_epoch) == ((2, 3), 2, 8)
+    assert decisions.short_leader(found, short(3, 1, 7), TWO) == []
+    with pytest.raises(ApiError):
+        decisions.short_leader(before, short(3, 1, 7, epoch=3), TWO)
+
+
+def test_a_topic_that_wants_fewer_in_sync_ends_the_eligibility_of_others():
+    before = tracking(EligiblePartitionRecord("orders", 0, (1, 2, 3), (1,), 1, 0, elr=(2, 3)))
+    assert decisions.eligible_due(before, Policy(least=3)) == []
+    assert the(after(before, decisions.eligible_due(before, Policy(least=1)))).elr == ()

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.broker import decisions
 from headrace.broker.commands import Register
+from headrace.broker.levels import LEVEL
 from headrace.core.errors import ApiError
 from headrace.testing.files import FaultyFiles
 from headrace.testing.replicas import ReplicaCluster
@@ -18,28 +19,18 @@ NODES = (1, 2, 3)
 STEPS = 60
 
 
-class Policy:
-    def __init__(self, synced: bool) -> None:
-        self._synced = synced
-
-    def unclean(self, topic: Any, image: Any) -> bool:
-        return False
-
-    def synced(self, topic: Any, image: Any) -> bool:
-        return self._synced
-
-    def volatile(self, topic: Any, image: Any) -> bool:
-        return False
-
-
 class History:
-    """One seed. With `synced` the power may go anywhere; otherwise the last in-sync replica keeps it."""
+    """One seed. With `synced` the power may go anywhere; otherwise one replica, in sync or eligible, keeps it."""
 
-    def __init__(self, seed: int, *, synced: bool) -> None:
+    def __init__(self, seed: int, *, synced: bool, min_isr: int) -> None:
         self.dice = Random(seed)
         self.synced = synced
-        self.policy = Policy(synced)
-        self.cluster = ReplicaCluster(*NODES, flush="ack" if synced else "os", segment_bytes=600)
+        self.cluster = ReplicaCluster(
+            *NODES, flush="ack" if synced else "os", segment_bytes=600, min_insync_replicas=min_isr
+        )
+        self.policy = self.cluster.policy
+        self.dark: set[int] = set()  # nodes that lost power, and did not register since
+        self.eligible_led = 0
         self.cluster.new_files = FaultyFiles
         self.cluster.loses_answers = lambda: self.dice.random() < 0.2
         self.cluster.make_topic(NODES)
@@ -93,18 +84,24 @@ class History:
 
     async def crash(self) -> None:
         node = self.dice.choice(NODES)
-        if node not in self.living or (not self.synced and self.cluster.record().isr == (node,)):
+        record = self.cluster.record()
+        guards = {*record.isr, *record.elr} - {node} - self.dark
+        if node not in self.living or (not self.synced and node in (*record.isr, *record.elr) and not guards):
             return
+        self.dark.add(node)
         await self.cluster.lose_power(node, self.dice)
         self.cluster.decide(*decisions.fence(self.cluster.image, node, self.policy))
 
     async def restart(self) -> None:
         for node in NODES:
             if node not in self.living:
-                register = Register(node, f"host{node}", 9092, None, "", False)
+                register = Register(node, f"host{node}", 9092, None, "", False, level=LEVEL)
                 self.cluster.decide(*decisions.register(self.cluster.image, register, self.policy))
+                self.dark.discard(node)
                 await self.cluster.start(node)
+                before = self.cluster.record()
                 self.cluster.decide(*decisions.unfence(self.cluster.image, node, self.policy))
+                self.eligible_led += self.cluster.record().leader in before.elr
                 return
 
     async def settle(self) -> None:
@@ -129,9 +126,11 @@ class History:
         assert epochs[0] == epochs[1] == epochs[2]
 
 
+@pytest.mark.parametrize("min_isr", [1, 2])
 @pytest.mark.parametrize("synced", [True, False])
 @pytest.mark.parametrize("seed", range(25))
-def test_what_was_acknowledged_survives(seed: int, synced: bool) -> None:
-    history = History(seed, synced=synced)
+def test_what_was_acknowledged_survives(seed: int, synced: bool, min_isr: int) -> None:
+    history = History(seed, synced=synced, min_isr=min_isr)
     history.cluster.run(history.play())
     assert history.acknowledged
+    assert not history.cluster.short_leaders

@@ -1,8 +1,8 @@
 """DescribeTopicPartitions, version 0: partitions of some or all topics, by name, in pages.
 
 An answer holds at most `response_partition_limit` partitions (and never more than 2,000); `next_cursor` says where to
-go on. No topics asks for all. Eligible leader replicas are always empty lists, never null: there are none beyond the
-in-sync set.
+go on. No topics asks for all. Eligible leader replicas (KIP-966) are those that may lead beyond the in-sync set.
+`last_known_elr` holds the last leader, or the last eligible replica, of a partition without a leader.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def _partition(image: Image, record: PartitionRecord) -> Answer:
         "leader_epoch": record.leader_epoch,
         "replica_nodes": record.replicas,
         "isr_nodes": record.isr,
-        "eligible_leader_replicas": [],
-        "last_known_elr": [],
+        "eligible_leader_replicas": record.elr,
+        "last_known_elr": record.last_known_elr,
         "offline_replicas": [replica for replica in record.replicas if not image.is_up(replica)],
     }
 

@@ -17,7 +17,7 @@ ONE_OUTCOME_FROM = 2
 
 
 def handle(ctx: Context, request: Any) -> Answer:
-    levels = finalized_features()
+    levels = finalized_features(ctx.service.image)
     outcomes = [(update.feature, _fault(levels, update)) for update in request.feature_updates]
     faults = [fault for _, fault in outcomes if fault is not None]
     if faults and ctx.version >= ONE_OUTCOME_FROM:

@@ -15,6 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from headrace.apis import fetch
 from headrace.apis.api import Context, Encoded
 from headrace.broker import decisions
@@ -23,6 +25,7 @@ from headrace.broker.flusher import Flusher
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord, PartitionRecord, TopicRecord, apply
 from headrace.broker.in_sync import InSyncSets
 from headrace.broker.known_logs import KnownLogs
+from headrace.broker.levels import LEVEL
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.refusals import Refusals
@@ -53,6 +56,25 @@ class FixedConfigs:
 
     def topic_config(self, configs: object, image: object) -> TopicConfig:
         return self.config
+
+
+class FixedPolicy:
+    """What the same configuration means to the controller."""
+
+    def __init__(self, config: TopicConfig) -> None:
+        self._config = config
+
+    def unclean(self, topic: object, image: object) -> bool:
+        return self._config.unclean_leader_election
+
+    def synced(self, topic: object, image: object) -> bool:
+        return self._config.flush == "ack" and self._config.storage == "disk"
+
+    def volatile(self, topic: object, image: object) -> bool:
+        return self._config.storage == "memory"
+
+    def min_insync(self, topic: object, image: object) -> int:
+        return self._config.min_insync_replicas
 
 
 class ReplicaNode:
@@ -195,12 +217,12 @@ class ReplicaCluster:
         self.silent = False  # the controller does not answer
         self.loses_answers: Callable[[], bool] = lambda: False
         self.new_files: Callable[[], Any] = MemoryFiles
-        self.policy: decisions.Policy = decisions.Standard()
+        self.policy: decisions.Policy = FixedPolicy(self.config)
         self.image = Image()
         self.nodes: dict[int, ReplicaNode] = {}
         self._cuts: set[frozenset[int]] = set()
         self._lost: list[ReplicaNode] = []
-        self.decide(*(BrokerRecord(node, f"host{node}", 9092, epoch=1) for node in node_ids))
+        self.decide(*(BrokerRecord(node, f"host{node}", 9092, epoch=1, level=LEVEL) for node in node_ids))
 
     def run(self, scenario: Coroutine[Any, Any, Any]) -> None:
         async def whole() -> None:
@@ -242,14 +264,12 @@ class ReplicaCluster:
     def elect(self, leader: int, *, isr: tuple[int, ...] | None = None, index: int = 0) -> None:
         record = self.record(index)
         self.decide(
-            PartitionRecord(
-                self.topic,
-                index,
-                record.replicas,
-                record.isr if isr is None else isr,
-                leader,
-                record.leader_epoch + 1,
-                record.partition_epoch + 1,
+            msgspec.structs.replace(
+                record,
+                isr=record.isr if isr is None else isr,
+                leader=leader,
+                leader_epoch=record.leader_epoch + 1,
+                partition_epoch=record.partition_epoch + 1,
             )
         )
 
@@ -310,7 +330,7 @@ class ReplicaCluster:
         """Start a killed node again, on what it had written."""
         record = self.image.brokers[node_id]
         await self._lost[-1].stop()
-        self.decide(BrokerRecord(node_id, record.host, record.port, epoch=record.epoch + 1))
+        self.decide(msgspec.structs.replace(record, epoch=record.epoch + 1))
         await self.start(node_id)
 
     async def until(self, condition: Callable[[], object], seconds: float = 30.0) -> None:
