@@ -338,8 +338,8 @@ def test_a_lost_log_is_not_eligible():
 def test_a_leader_that_lacks_what_is_committed_is_deposed_once():
     before = tracking(partition(epoch=7))
     found = after(before, decisions.short_leader(before, short(3, 1, 7), TWO))
-    assert (the(found).isr, the(found).leader, the(found).leader_epoch) == ((2, 3), 2, 8)
-    assert decisions.short_leader(found, short(3, 1, 7), TWO) == []
+    assert (the(found).isr, the(found).leader, the(found).leader_epoch) == ((2, 3), 3, 8)
+    assert decisions.short_leader(found, short(2, 1, 7), TWO) == []
     with pytest.raises(ApiError):
         decisions.short_leader(before, short(3, 1, 7, epoch=3), TWO)
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.apis import fetch
 from headrace.apis.api import Context, Encoded
-from headrace.broker import decisions
+from headrace.broker import decisions, reassigning
 from headrace.broker.flusher import Flusher
 from headrace.broker.replication import Throttle
 from headrace.core.counters import Counters
@@ -540,5 +540,151 @@ def test_what_is_set_aside_never_replaces_what_was() -> None:
             cluster.nodes[1].partitions.load(cluster.image)
         assert files.names("stray") == ["unknown-0", "unknown-0.2", "unknown-0.3"]
         assert [files.load(f"stray/{name}/note") for name in files.names("stray")] == [b"one", b"two", b"three"]
+
+    cluster.run(scenario())
+
+
+# A leader that came back shorter
+
+
+async def all_down(cluster: ReplicaCluster, count: int = 10) -> list[tuple[int, bytes | None]]:
+    """Everybody has so many records, knows that they are committed, and is killed; returns the records."""
+    await cluster.start()
+    for number in range(count):
+        await cluster.nodes[1].produce(b"%d" % number)
+    await cluster.until(lambda: all(node.get().high_watermark == count for node in cluster.nodes.values()))
+    values = cluster.nodes[1].values()
+    for node_id in list(cluster.nodes):
+        cluster.kill(node_id)
+        await cluster.nodes[node_id].stop()
+    return values
+
+
+def shorter(cluster: ReplicaCluster, node_id: int) -> None:
+    """A node's log is lost, and nobody knows."""
+    cluster.nodes[node_id].files = cluster.new_files()
+
+
+@pytest.mark.parametrize("min_isr", [1, 2, 3])
+def test_followers_keep_what_is_committed_when_their_leader_comes_back_empty(
+    min_isr: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = ReplicaCluster(1, 2, 3, flush="ack", min_insync_replicas=min_isr)
+    cluster.make_topic((1, 2, 3))
+
+    async def scenario() -> None:
+        values = await all_down(cluster)
+        shorter(cluster, 1)
+        cluster.elect(1)
+        await cluster.start()
+        await cluster.until(lambda: cluster.record().leader not in (1, -1))
+        assert cluster.short_leaders[0].leader == 1 and cluster.short_leaders[0].committed_offset == 10
+        await cluster.until(lambda: set(cluster.record().isr) == {1, 2, 3})
+        assert all(node.values() == values for node in cluster.nodes.values())
+        await cluster.nodes[cluster.record().leader].produce(b"more")
+
+    cluster.run(scenario())
+    assert "a leader lacks records that were committed" in caplog.text
+
+
+def test_two_replicas_that_come_back_empty_take_nothing_from_the_third() -> None:
+    cluster = ReplicaCluster(1, 2, 3, flush="ack", min_insync_replicas=2)
+    cluster.make_topic((1, 2, 3))
+
+    async def scenario() -> None:
+        values = await all_down(cluster)
+        shorter(cluster, 1)
+        shorter(cluster, 2)
+        cluster.elect(1)
+        await cluster.start()
+        await cluster.until(lambda: cluster.record().leader == 3)
+        await cluster.until(lambda: set(cluster.record().isr) == {1, 2, 3})
+        assert all(node.values() == values for node in cluster.nodes.values())
+
+    cluster.run(scenario())
+
+
+def test_a_short_leader_without_another_candidate_leads_no_more_and_a_person_may_elect_who_has_more() -> None:
+    cluster = ReplicaCluster(1, 2, 3, flush="ack")
+    cluster.make_topic((1, 2, 3))
+
+    async def scenario() -> None:
+        values = await all_down(cluster)
+        shorter(cluster, 1)
+        cluster.elect(1, isr=(1,))
+        await cluster.start()
+        await cluster.until(lambda: cluster.record().leader == -1)
+        assert cluster.record().last_known_elr[-1] == 1
+        assert cluster.nodes[2].values() == cluster.nodes[3].values() == values
+        cluster.decide(reassigning.elected(cluster.image, cluster.topic, 0, reassigning.UNCLEAN, cluster.policy))
+        await cluster.until(lambda: set(cluster.record().isr) == {1, 2, 3})
+        assert all(node.values() == values for node in cluster.nodes.values())
+
+    cluster.run(scenario())
+
+
+def test_after_an_unclean_election_followers_cut_even_what_they_knew_committed() -> None:
+    cluster = ReplicaCluster(1, 2, 3, flush="ack", unclean_leader_election=True)
+    cluster.make_topic((1, 2, 3))
+
+    async def scenario() -> None:
+        await all_down(cluster)
+        shorter(cluster, 1)
+        for node_id in (1, 2, 3):
+            cluster.decide(*decisions.fence(cluster.image, node_id, cluster.policy))
+        cluster.decide(*decisions.unfence(cluster.image, 1, cluster.policy))
+        assert cluster.record().leader == 1
+        assert cluster.record().unclean_epoch == cluster.record().leader_epoch
+        await cluster.start()
+        for node_id in (2, 3):
+            cluster.decide(*decisions.unfence(cluster.image, node_id, cluster.policy))
+        await cluster.until(lambda: set(cluster.record().isr) == {1, 2, 3})
+        assert not cluster.short_leaders
+        assert all(node.values() == [] for node in cluster.nodes.values())
+        await cluster.nodes[1].produce(b"new")
+
+    cluster.run(scenario())
+
+
+def test_an_empty_log_is_not_begun_again_below_what_is_committed() -> None:
+    cluster = ReplicaCluster(1, 2, 3, flush="ack", segment_bytes=200)
+    cluster.make_topic((1, 2, 3))
+
+    async def scenario() -> None:
+        await cluster.start()
+        for number in range(10):
+            await cluster.nodes[1].produce(b"%d" % number * 50)
+        cluster.nodes[1].get().delete_before(10)
+        await cluster.until(lambda: all(node.get().log.start_offset == 10 for node in cluster.nodes.values()))
+        for node_id in list(cluster.nodes):
+            cluster.kill(node_id)
+            await cluster.nodes[node_id].stop()
+        shorter(cluster, 1)
+        cluster.elect(1)
+        await cluster.start()
+        await cluster.until(lambda: set(cluster.record().isr) == {1, 2, 3} and cluster.record().leader != 1)
+        assert all(node.get().log.end_offset == 10 for node in cluster.nodes.values())
+
+    cluster.run(scenario())
+
+
+def test_nothing_is_committed_with_too_few_in_sync() -> None:
+    cluster = ReplicaCluster(1, 2, 3, min_insync_replicas=2)
+    cluster.make_topic((1, 2, 3))
+
+    async def scenario() -> None:
+        await cluster.start()
+        await cluster.nodes[1].produce(b"one")
+        for node_id in (3, 2):
+            cluster.kill(node_id)
+            cluster.decide(*decisions.fence(cluster.image, node_id, cluster.policy))
+        assert (cluster.record().isr, cluster.record().elr) == ((1,), (2,))
+        cluster.nodes[1].append(b"two")
+        await asyncio.sleep(5)
+        assert cluster.nodes[1].get().high_watermark == 1
+        await cluster.restart(2)
+        cluster.decide(*decisions.unfence(cluster.image, 2, cluster.policy))
+        await cluster.until(lambda: cluster.nodes[1].get().high_watermark == 2)
+        assert cluster.record().elr == ()
 
     cluster.run(scenario())

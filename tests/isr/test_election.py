@@ -256,8 +256,10 @@ def test_a_lost_log_is_neither_in_sync_nor_eligible_unless_it_is_the_last_candid
 
 
 def test_a_leader_that_lacks_what_is_committed_is_deposed() -> None:
-    after = changed(after_short_leader(tracked(), 2, ALL))
-    assert (after.leader, after.isr, after.elr, after.leader_epoch) == (2, (2, 3), (), 6)
+    after = changed(after_short_leader(tracked(), 3, ALL))
+    assert (after.leader, after.isr, after.elr, after.leader_epoch) == (3, (2, 3), (), 6)
+    after = changed(after_short_leader(tracked((1,), elr=(2, 3)), 3, ALL))
+    assert (after.leader, after.isr, after.elr) == (3, (3,), (2,))
     after = changed(after_short_leader(tracked((1,), elr=(3,)), 2, ALL))
     assert (after.leader, after.isr, after.elr) == (3, (3,), ())
 

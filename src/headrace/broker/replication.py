@@ -8,7 +8,7 @@ Rules:
 - To ask for an offset says that we have everything below. So where the topic wants it synced, it is, before we ask on.
 - If our log parts from the leader's it is cut, as `isr.divergence` says, and we ask again. A log that ends before the
   leader's begins is begun anew. Neither happens below what we know to be committed: such a leader is not followed, and
-  the controller is told (`ShortLeader`), again and again until another one leads.
+  the controller is told (`ShortLeader`), now and then until one leads that has it all.
 - What an answer says counts only if the partition still follows that leader, in that epoch.
 - What is wrong with one partition is its own: it pauses, longer and longer, and the others go on.
 - A partition that comes to a fetcher does not wait for a long poll to end: the poll is given up, and the next request
@@ -56,6 +56,8 @@ FIRST_PAUSE_SECONDS: Final = 0.02
 LONGEST_PAUSE_SECONDS: Final = 1.0
 BUSY_SECONDS: Final = 0.01
 REPORT_SECONDS: Final = 5.0  # that the controller may take to answer
+FIRST_REPORT_SECONDS: Final = 0.5  # between two reports of short leaders of one partition; then longer and longer
+LONGEST_REPORT_SECONDS: Final = 30.0
 GRACE_SECONDS: Final = 0.02  # for an answer that is nearly there
 LANES: Final = 4
 
@@ -127,6 +129,7 @@ class Replication:
         self.counters = counters or ClusterCounters()
         self.quorum = quorum
         self._reports: dict[Partition, asyncio.Task[None]] = {}
+        self._report_due: dict[Partition, tuple[float, float]] = {}  # the next report, and the pause after it
         self._fetchers: dict[int, Fetcher] = {}
         self._followed: dict[Partition, int] = {}
         self._started = False
@@ -142,6 +145,8 @@ class Replication:
         """A partition leads, follows, or is gone: one of the `watchers` of Partitions."""
         if not self._started:
             return
+        if partition.leads or partition.leader_epoch < 0:
+            self._report_due.pop(partition, None)
         before = self._followed.pop(partition, None)
         if before is not None:
             self._fetchers[before].drop(partition)
@@ -161,7 +166,12 @@ class Replication:
 
     def report(self, partition: Partition, committed_offset: int) -> None:
         """Tell the controller that our leader lacks what is committed, unless that is under way."""
-        if self.quorum is not None and partition not in self._reports:
+        now = asyncio.get_running_loop().time()
+        due, pause = self._report_due.get(partition, (0.0, FIRST_REPORT_SECONDS))
+        if self.quorum is not None and partition not in self._reports and now >= due:
+            if now - due > LONGEST_REPORT_SECONDS:
+                pause = FIRST_REPORT_SECONDS
+            self._report_due[partition] = now + pause, min(2 * pause, LONGEST_REPORT_SECONDS)
             place = (partition.topic_id, partition.index)
             word = ShortLeader(
                 self.node_id, self.epoch, *place, partition.leader, partition.leader_epoch, committed_offset

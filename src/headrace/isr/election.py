@@ -13,8 +13,8 @@ Rules:
   in sync in both cases, as the only candidate there is.
 - A replica whose log is lost as a whole stays, if it is the last candidate: its partition is offline until a person
   brings the log back or elects somebody.
-- A leader that lacks what a follower knows to be committed leads no more. If there is no other candidate, the partition
-  has no leader until a person, or `unclean`, elects one.
+- A leader that lacks what a follower knows to be committed leads no more; the follower does, if it may. If there is no
+  other candidate, the partition has no leader until a person, or `unclean`, elects one.
 - `alive` are the nodes that the controller has registered and not fenced. It is never gossip's opinion.
 """
 
@@ -146,7 +146,10 @@ def after_short_leader(
     if leader in (NO_LEADER, reporter) or reporter not in state.replicas:
         return None
     if len(state.candidates) > 1:
-        return settled(state, _without(state, leader), [node for node in alive if node != leader], lost=(leader,))
+        living = [node for node in alive if node != leader]
+        if reporter in state.candidates and reporter in alive:
+            living = [reporter]  # the one that surely has it: others may have lost it, too
+        return settled(state, _without(state, leader), living, lost=(leader,))
     if not state.tracks_eligible:
         return None
     if unclean and reporter in alive:

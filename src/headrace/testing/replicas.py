@@ -8,10 +8,10 @@ Everything runs in virtual time: wait with `until`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from random import Random
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -80,7 +80,15 @@ class FixedPolicy:
 class ReplicaNode:
     """One start of one node."""
 
-    def __init__(self, cluster: ReplicaCluster, node_id: int, files: Any, epoch: int) -> None:
+    def __init__(
+        self,
+        cluster: ReplicaCluster,
+        node_id: int,
+        files: Any,
+        epoch: int,
+        known: Mapping[tuple[UUID, int], int] = MappingProxyType({}),
+    ) -> None:
+        """`known`: the high watermarks that it has written down."""
         self.cluster = cluster
         self.node_id = node_id
         self.epoch = epoch
@@ -121,6 +129,7 @@ class ReplicaNode:
             topic_name=lambda topic_id: self.image.topic_names.get(topic_id),
             check_epoch=lambda partition, epoch: Service.check_epoch(self.service, partition, epoch),
         )
+        self.partitions.known_high_watermark = lambda topic_id, index: known.get((topic_id, index), 0)  # type: ignore[method-assign]
         self.partitions.load(self.image, is_current=False)
 
     async def register(self) -> None:
@@ -136,6 +145,9 @@ class ReplicaNode:
         old, self.image = self.image, image
         self.service.image = image
         self.partitions.changed(old, image)
+
+    def known_high_watermarks(self) -> dict[tuple[UUID, int], int]:
+        return {(each.topic_id, each.index): each.high_watermark for each in self.partitions}
 
     def get(self, index: int = 0) -> Partition:
         found = self.partitions.replica(self.cluster.topic, index)
@@ -239,8 +251,10 @@ class ReplicaCluster:
     async def start(self, *node_ids: int) -> None:
         for node_id in node_ids or self.image.brokers:
             record = self.image.brokers[node_id]
-            files = self.nodes[node_id].files if node_id in self.nodes else self.new_files()
-            node = self.nodes[node_id] = ReplicaNode(self, node_id, files, record.epoch)
+            before = self.nodes.get(node_id)
+            files = self.new_files() if before is None else before.files
+            known = {} if before is None else before.known_high_watermarks()
+            node = self.nodes[node_id] = ReplicaNode(self, node_id, files, record.epoch, known)
             await node.register()
 
     # ------------------------------------------------------------------ the controller
