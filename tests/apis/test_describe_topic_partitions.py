@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from headrace.apis import describe_topic_partitions
 from headrace.apis.describe_topic_partitions import API
+from headrace.broker.image import EligiblePartitionRecord
+from headrace.broker.levels import LEVEL
 from headrace.broker.topics import NewTopic
 from headrace.core.errors import ErrorCode
 
@@ -43,6 +46,17 @@ def test_partitions_are_described_with_empty_arrays_not_nulls(admin):
         assert partition.last_known_elr == ()
         assert partition.offline_replicas == ()
         assert (partition.leader_id, partition.replica_nodes, partition.isr_nodes) == (1, (1,), (1,))
+
+
+def test_eligible_leader_replicas_are_told(admin):
+    admin.create(NewTopic("orders"))
+    record = EligiblePartitionRecord("orders", 0, (1, 2, 3), (), -1, 4, elr=(2, 3), last_known_elr=(1,))
+    admin.propose(*(replace(node, level=LEVEL) for node in admin.image.brokers.values()))
+    admin.propose(record)
+    [topic] = admin.call(API, 0, topics=named("orders")).topics
+    [partition] = topic.partitions
+    assert (partition.leader_id, partition.isr_nodes) == (-1, ())
+    assert (partition.eligible_leader_replicas, partition.last_known_elr) == ((2, 3), (1,))
 
 
 def test_unknown_and_invalid_names_have_their_errors(admin):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
 from headrace.broker.configs import Alteration, Configs, Op, ResourceType, Source
+from headrace.broker.image import BrokerRecord, EligiblePartitionRecord, TopicRecord
+from headrace.broker.levels import LEVEL
 from headrace.broker.topics import NewTopic
 from headrace.core.config import ConfigType
 from headrace.core.errors import ApiError, ErrorCode
@@ -242,6 +245,22 @@ def test_all_changes_of_a_request_are_one_entry_of_the_log(orders):
     before = orders.controller.applied_index
     alter(orders, set_to(TOPIC, "orders", retention_ms="1"), set_to(BROKER, "", log_retention_ms="2"))
     assert orders.controller.applied_index == before + 1
+
+
+@pytest.mark.parametrize(
+    "wanted", [set_to(TOPIC, "orders", min_insync_replicas="1"), set_to(BROKER, "", min_insync_replicas="1")]
+)
+def test_fewer_replicas_wanted_in_sync_end_the_eligibility_of_others_in_the_same_entry(make_cluster, wanted):
+    cluster = make_cluster(brokers=0, min_insync_replicas=2)
+    nodes = [BrokerRecord(n, f"h{n}", 9092, epoch=1, level=LEVEL) for n in (1, 2, 3)]
+    record = EligiblePartitionRecord("orders", 0, (1, 2, 3), (1,), 1, 0, elr=(2, 3))
+    cluster.run(cluster.controller.propose([*nodes, TopicRecord("orders", UUID(int=7)), record]))
+    assert alter(cluster, set_to(TOPIC, "orders", retention_ms="1")) == [None]
+    assert cluster.image.partition("orders", 0).elr == (2, 3)
+    before = cluster.controller.applied_index
+    assert alter(cluster, wanted) == [None]
+    assert cluster.image.partition("orders", 0).elr == ()
+    assert cluster.controller.applied_index == before + 1
 
 
 def test_a_broker_default_that_contradicts_a_topic_is_refused(orders):

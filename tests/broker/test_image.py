@@ -5,6 +5,7 @@ from __future__ import annotations
 from time import process_time
 from uuid import UUID
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from headrace.broker.image import (
     BrokerRecord,
     ConfigRecord,
+    EligiblePartitionRecord,
     Image,
+    MetadataRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RemoveTopicRecord,
@@ -20,6 +23,7 @@ from headrace.broker.image import (
     apply,
     records_of,
 )
+from headrace.broker.levels import ELIGIBLE_LEADERS
 
 
 def topic_id(number: int) -> UUID:
@@ -51,6 +55,23 @@ def test_the_mappings_of_an_image_cannot_be_written():
         image.topics["other"] = image.topics["orders"]  # type: ignore[index]
     with pytest.raises(TypeError):
         image.topics["orders"].configs["a"] = "b"  # type: ignore[index]
+
+
+def test_a_partition_record_of_an_older_release_has_nobody_eligible():
+    old = msgspec.msgpack.encode(["partition", "orders", 0, [1, 2], [1], 1, 5, 7, [], []])
+    record = msgspec.msgpack.decode(old, type=MetadataRecord)
+    assert record == PartitionRecord("orders", 0, (1, 2), (1,), 1, 5, 7)
+    assert (record.elr, record.last_known_elr, record.unclean_epoch) == ((), (), -1)
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(record)) == msgspec.msgpack.decode(old)
+
+
+def test_eligible_replicas_survive_a_snapshot_and_raise_the_level():
+    record = EligiblePartitionRecord("orders", 0, (1, 2), (), -1, 5, 7, elr=(2,), last_known_elr=(1,), unclean_epoch=3)
+    image = apply(Image(), [*topic_records("orders", 1), record])
+    assert image.level == ELIGIBLE_LEADERS
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(records_of(image)), type=list[MetadataRecord])
+    assert apply(Image(), again) == image
+    assert image.partition("orders", 0) == record
 
 
 def test_untouched_topics_are_shared_between_images():
