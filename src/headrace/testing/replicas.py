@@ -86,9 +86,9 @@ class ReplicaNode:
         node_id: int,
         files: Any,
         epoch: int,
-        known: Mapping[tuple[UUID, int], int] = MappingProxyType({}),
+        high_watermarks: Mapping[tuple[UUID, int], int] = MappingProxyType({}),
     ) -> None:
-        """`known`: the high watermarks that it has written down."""
+        """`high_watermarks`: that it has written down, by topic id and index."""
         self.cluster = cluster
         self.node_id = node_id
         self.epoch = epoch
@@ -129,7 +129,7 @@ class ReplicaNode:
             topic_name=lambda topic_id: self.image.topic_names.get(topic_id),
             check_epoch=lambda partition, epoch: Service.check_epoch(self.service, partition, epoch),
         )
-        self.partitions.known_high_watermark = lambda topic_id, index: known.get((topic_id, index), 0)  # type: ignore[method-assign]
+        self.partitions.known_high_watermark = lambda *place: high_watermarks.get(place, 0)  # type: ignore[method-assign]
         self.partitions.load(self.image, is_current=False)
 
     async def register(self) -> None:
