@@ -108,11 +108,12 @@ class Log:
         """
         settle(files, path)
         found = recovery.examine(files, path, config, now_ms=now_ms, known=known)
+        is_new = not found.segments
         log = cls(files, path, config, found, producer_expiry_ms=producer_expiry_ms)
-        log._settle(found, now_ms)
+        log._settle(found, now_ms, is_new=is_new)
         return log
 
-    def _settle(self, found: recovery.Findings, now_ms: int) -> None:
+    def _settle(self, found: recovery.Findings, now_ms: int, *, is_new: bool) -> None:
         """Carry out what the examination found, and make it durable."""
         backlog = self._backlog
         for segment in self._shelf.segments:
@@ -120,7 +121,7 @@ class Log:
                 segment.file.truncate(segment.size)
                 backlog.recut.append(segment)
         active = self._shelf.active
-        if found.segments and active.stored_size != active.size and active not in backlog.recut:
+        if not is_new and active.stored_size != active.size and active not in backlog.recut:
             backlog.recut.append(active)  # not closed cleanly: a killed process may have cut it and not synced that
         if found.surplus:
             # At once, and for good: a segment of the same name may be begun next. The old file must not come back in
