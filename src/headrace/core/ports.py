@@ -57,7 +57,7 @@ class File(Protocol):
         next append or truncate starts from there.
         """
 
-    def read_now(self, position: int, length: int) -> bytes | None:
+    def read_now(self, position: int, length: int) -> bytes | bytearray | None:
         """Read without waiting for a disk; None if that is not possible now. Short at the end of the file."""
 
     def read(self, position: int, length: int) -> bytes:

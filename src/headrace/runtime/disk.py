@@ -39,7 +39,6 @@ ASIDE: Final = ".aside"
 LOCK_NAME: Final = ".lock"
 OPEN_FILES: Final = 512
 HOT_BYTES: Final = 64 * 1024 * 1024  # what we wrote last is taken to be in the page cache, if the system cannot tell
-SCRATCH_BYTES: Final = 8 * 1024 * 1024  # reads above this get a buffer of their own
 PARTS_PER_CALL: Final = 1024  # IOV_MAX
 _NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
 _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
@@ -121,7 +120,7 @@ class DiskFile:
             raise storage_error(cause, "appending to", self.path) from cause
         self._size = start + total
 
-    def read_now(self, position: int, length: int) -> bytes | None:
+    def read_now(self, position: int, length: int) -> bytes | bytearray | None:
         length = min(length, self._size - position)
         if length <= 0:
             return b""
@@ -251,7 +250,6 @@ class DiskFiles:
         self._lock = threading.Lock()
         self._open: weakref.WeakSet[DiskFile] = weakref.WeakSet()
         self._unsynced: set[str] = set()  # directories that got a new sub-directory since they were synced
-        self._scratch: list[bytearray] = []
         try:
             os.makedirs(self.root, exist_ok=True)
         except OSError as cause:
@@ -395,28 +393,14 @@ class DiskFiles:
         with self._lock:
             self._open.discard(file)
 
-    def read_nowait(self, fd: int, position: int, length: int) -> bytes | None:
-        """Read from the page cache alone; None if a page is missing there.
-
-        The bytes go through a buffer that is kept: a fresh one costs a page fault for each of its pages.
-        """
+    def read_nowait(self, fd: int, position: int, length: int) -> bytearray | None:
+        """Read from the page cache alone; None if a page is missing there."""
         assert _NOWAIT is not None
+        found = bytearray(length)
         try:
-            scratch = self._scratch.pop()  # taken off the list, so that two threads never share one
-        except IndexError:
-            scratch = bytearray(length)
-        if len(scratch) < length:
-            scratch = bytearray(length)
-        try:
-            with memoryview(scratch) as view, view[:length] as window:
-                if os.preadv(fd, [window], position, _NOWAIT) != length:
-                    return None
-                return bytes(window)
+            return found if os.preadv(fd, [found], position, _NOWAIT) == length else None
         except BlockingIOError:
             return None
-        finally:
-            if len(scratch) <= SCRATCH_BYTES:
-                self._scratch.append(scratch)
 
     # ------------------------------------------------------------------ paths
 

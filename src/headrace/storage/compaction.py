@@ -173,7 +173,7 @@ class Compaction:
         for segment in self._segments:
             if segment.end_offset <= first_dirty:
                 continue
-            for _, header, data in self._batches(segment):
+            for _, header, data in self.checked_batches(segment, self._sizes[segment]):
                 last_offset = header.base_offset + header.last_offset_delta
                 if last_offset < first_dirty:
                     continue
@@ -206,7 +206,7 @@ class Compaction:
     def _filter(self, segment: Segment, output: _Output, following: Segment | None) -> Generator[None, None, bool]:
         """Copy what stays of a segment. True if `following` may go into the same output."""
         joins = False
-        for position, header, data in self._batches(segment):
+        for position, header, data in self.checked_batches(segment, self._sizes[segment]):
             is_last = position + header.size == segment.size
             if is_last and following is not None:
                 joins = output.has_room_for(header.size, following)
@@ -292,10 +292,9 @@ class Compaction:
 
     # ------------------------------------------------------------------ reading
 
-    def _batches(self, segment: Segment) -> Iterator[tuple[int, BatchHeader, bytes]]:
-        """Every batch of a segment, checked as a reader would."""
+    def checked_batches(self, segment: Segment, size: int) -> Iterator[tuple[int, BatchHeader, bytes]]:
+        """The batches in the first `size` bytes of a segment, checked as a reader would."""
         position, expected = 0, segment.base_offset
-        size = self._sizes[segment]
         for position, header, data in walk(segment.file, 0, size):
             epoch = self._epochs.epoch_at(header.base_offset)
             if (
@@ -353,15 +352,20 @@ class _Output:
         self._file = compaction._files.open(self._path, create=True)
         if self._file.size:
             self._file.truncate(0)
-        for start in range(0, position, WRITE_BYTES):
-            self._append([self.replaced[0].file.read(start, min(WRITE_BYTES, position - start))])
-            yield
+        for start, header, data in compaction.checked_batches(self.replaced[0], position):  # it is read again
+            self.copy(header, data)
+            if start + header.size == position or self._waiting_bytes >= WRITE_BYTES:
+                self._flush()
+                yield
 
     def keep(self, header: BatchHeader, data: bytes) -> None:
         """A batch stays as it is."""
         self._segment.note_header(header)
-        if self._file is None:
-            return
+        if self._file is not None:
+            self.copy(header, data)
+
+    def copy(self, header: BatchHeader, data: bytes) -> None:
+        """Write a batch that was noted."""
         start, end = header.position, header.position + header.size
         if self._run is not None and self._run[0] is data and self._run[2] == start:
             self._run = (data, self._run[1], end)

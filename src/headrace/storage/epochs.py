@@ -14,6 +14,7 @@ import msgspec
 from crc32c import crc32c
 
 UNKNOWN: Final = (-1, -1)
+NO_OFFSET: Final = 2**63  # above all
 
 
 class Epochs:
@@ -66,6 +67,15 @@ class Epochs:
                 break
             found = epoch
         return found
+
+    def epoch_from(self, offset: int) -> tuple[int, int]:
+        """The epoch that `offset` was written in, -1 if unknown; and the offset from which on it may be another."""
+        found = -1
+        for epoch, start_offset in self._entries:
+            if start_offset > offset:
+                return found, start_offset
+            found = epoch
+        return found, NO_OFFSET
 
     def truncate_end(self, end_offset: int) -> bool:
         """Forget epochs that begin at or after `end_offset`. True if there were any."""

@@ -20,7 +20,7 @@ from uuid import UUID
 from zlib import crc32
 
 from headrace.core.errors import CorruptionError
-from headrace.storage.checked import parse, render
+from headrace.storage.checked_lines import parse, render
 
 if TYPE_CHECKING:
     from headrace.core.ports import Files, TrackedFiles

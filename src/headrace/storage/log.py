@@ -257,6 +257,11 @@ class Log:
             )
         return self._shelf.locate(offset, max_bytes, limit_offset)
 
+    def doubt(self) -> None:
+        """Check again what is read next, although it was found whole before. To be called every few seconds."""
+        for segment in self._shelf.segments:
+            segment.checked.clear()
+
     def find_time(self, timestamp: int) -> TimeLookup:
         """The search for the first record at or after `timestamp`. The log's end bounds it."""
         return self._shelf.find_time(timestamp, self.start_offset)
@@ -453,6 +458,7 @@ class Log:
         self._shelf.close()
 
 
-def verify(log: Log) -> list[recovery.Fault]:
-    """Read the whole log and check every batch. Blocking; for tools and tests."""
-    return recovery.faults_of(log._shelf.segments, log.epochs)
+def verify(log: Log, *, sealed_only: bool = False) -> list[recovery.Fault]:
+    """Read a log and check every batch. Blocking. Without `sealed_only` nobody may append meanwhile."""
+    segments = [segment for segment in log._shelf.segments if segment.sealed or not sealed_only]
+    return recovery.faults_of(segments, log.epochs)

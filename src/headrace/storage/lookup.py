@@ -1,8 +1,8 @@
 """Find the first record at or after a time.
 
 Rules:
-- The time index says in which block the batch must be; only the batches from there on are read, and only those that
-  can hold the record are opened.
+- The time index says in which block the batch must be; only the batches from there on are read and checked, and only
+  those that can hold the record are opened.
 - A lookup is made by the log's owner and may be run by a worker thread: it changes nothing of the log.
 """
 
@@ -51,11 +51,11 @@ class TimeLookup:
 
     def _search(self, segment: Segment, position: int, size: int) -> Found | None:
         for _, header, data in walk(segment.file, position, size, chunk_bytes=GLANCE_BYTES):
+            if not batch.crc_matches(data, header):  # else a wrong time could hide what is looked for
+                raise CorruptionError(f"{segment.path}.log: bad checksum at offset {header.base_offset}")
             last_offset = header.base_offset + header.last_offset_delta
             if header.max_timestamp < self._timestamp or last_offset < self._start_offset or not header.count:
                 continue
-            if not batch.crc_matches(data, header):
-                raise CorruptionError(f"{segment.path}.log: bad checksum at offset {header.base_offset}")
             if batch.uses_append_time(header):
                 return Found(header.max_timestamp, max(header.base_offset, self._start_offset), header.leader_epoch)
             try:

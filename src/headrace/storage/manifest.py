@@ -29,7 +29,7 @@ from uuid import UUID
 import msgspec
 
 from headrace.core.errors import DiskFullError, StorageError
-from headrace.storage.checked import parse, render
+from headrace.storage.checked_lines import parse, render
 
 if TYPE_CHECKING:
     from headrace.core.ports import File, Files

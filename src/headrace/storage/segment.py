@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.core.errors import CorruptionError
 from headrace.storage import index as index_file
+from headrace.storage.checked_ranges import CheckedRanges
 from headrace.storage.index import Extent, Index
 from headrace.wire.batch import HEADER_BYTES, LENGTH_OVERHEAD, BatchHeader, crc_matches, headers, horizon_of
 
@@ -75,6 +76,7 @@ class Segment:
         "_offered",
         "awaited",
         "base_offset",
+        "checked",
         "end_offset",
         "file",
         "files",
@@ -90,7 +92,6 @@ class Segment:
         "sealed",
         "size",
         "stored_size",
-        "unseen_bytes",
     )
 
     def __init__(self, files: Files, folder: str, base_offset: int, file: File, *, interval_bytes: int) -> None:
@@ -110,7 +111,7 @@ class Segment:
         self.sealed = False
         self.removed = False
         self.replaced = False  # a compacted one has taken its place; readers may finish
-        self.unseen_bytes = 0  # the first so many bytes were neither written nor checked by this process
+        self.checked = CheckedRanges()
         self._due = 0
         self.awaited = False  # somebody was sent for the index
         self._offered: tuple[Extent, Index, bool] | None = None
@@ -152,10 +153,9 @@ class Segment:
             fresh.note_header(header)
         assert fresh.size == size, "a segment is cut between batches"
         assert fresh.index is not None
-        unseen_bytes = min(self.unseen_bytes, size)
         self.adopt(fresh.index, fresh.extent())
+        self.checked.clear()
         self.stored_size = -1
-        self.unseen_bytes = unseen_bytes
         self.end_offset = end_offset
 
     def warm(self) -> Index:
@@ -236,7 +236,7 @@ class Segment:
             self.max_timestamp,
             self.gapped,
         ) = extent
-        self.stored_size = self.unseen_bytes = self.size
+        self.stored_size = self.size
         self._due = index.positions[-1] + self.interval_bytes if len(index) else 0
 
     def store_index(self) -> None:
@@ -263,13 +263,12 @@ class Segment:
                 return position, header.base_offset
         raise CorruptionError(f"{self.path}.log: offset {offset} is not where the index has it")
 
-    def start_of(self, offset: int, index: Index) -> tuple[int, int]:
-        """Where to read from to find `offset`, and the offset before which batches are to be skipped, or -1."""
+    def start_of(self, offset: int, index: Index) -> int:
+        """Where to read from to find `offset`. There may be batches before it that were not asked for."""
         if self.gapped:
             # The block may end before `offset`: what is wanted may begin in the next one. This reads, but little.
-            return self.position_of(offset, index)[0], -1
-        block = index.block_of_offset(offset)
-        return index.positions[block], -1 if index.offsets[block] == offset else offset
+            return self.position_of(offset, index)[0]
+        return index.positions[index.block_of_offset(offset)]
 
     def summary(self) -> SegmentSummary:
         return SegmentSummary(

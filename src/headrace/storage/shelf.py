@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from headrace.core.errors import StorageError
 from headrace.storage.lookup import LatestTimeLookup, TimeLookup
 from headrace.storage.segment import Segment, segment_name
 from headrace.storage.span import ColdSpan, Span
@@ -156,16 +157,21 @@ class Shelf:
 
     def locate(self, offset: int, max_bytes: int, limit_offset: int) -> Span | None:
         """See `Log.locate`; `offset` is in the log and below the limit."""
+        try:
+            return self._locate(offset, max_bytes, limit_offset)
+        except StorageError:  # where offsets are missing, finding is reading: whoever reads the span is told
+            return ColdSpan(self._segment_of(offset), offset, max_bytes, limit_offset, self._epochs)
+
+    def _locate(self, offset: int, max_bytes: int, limit_offset: int) -> Span | None:
         memo = self._memo
         place = memo.get(offset)
         if place is not None and place[1] < place[0].size:
             segment, start = place
-            wanted = -1
         else:
             segment = self._segment_of(offset)
             if segment.index is None and not self._is_warm(segment):
                 return ColdSpan(segment, offset, max_bytes, limit_offset, self._epochs)
-            start, wanted = segment.start_of(offset, self.keep_warm(segment))
+            start = segment.start_of(offset, self.keep_warm(segment))
 
         if limit_offset >= segment.end_offset:
             end = segment.size
@@ -189,7 +195,7 @@ class Shelf:
             if len(memo) >= _MEMO_ENTRIES:
                 del memo[next(iter(memo))]
             memo[next_offset] = (segment, end)
-        return Span(segment, start, end - start, wanted, next_offset, self._epochs)
+        return Span(segment, start, end - start, offset, next_offset, self._epochs)
 
     def _segment_of(self, offset: int) -> Segment:
         number = self.number_of(offset)

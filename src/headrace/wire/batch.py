@@ -34,6 +34,7 @@ from headrace.wire.layout import (
     MAGIC_AT,
     MAX_TIMESTAMP_AT,
     NONE,
+    PREFIX,
     RECORD_BYTES_MIN,
     STAMP,
     TIMESTAMP,
@@ -44,9 +45,12 @@ from headrace.wire.records import Record, build, rebuild, records
 from headrace.wire.skim import Glimpse, horizon_of, payload_of, recompress, records_without_key, repack, skim
 
 __all__ = [
+    "ATTRIBUTES_AT",
     "CONTROL",
     "HEADER_BYTES",
     "LENGTH_OVERHEAD",
+    "MAGIC",
+    "PREFIX",
     "TRANSACTIONAL",
     "BatchHeader",
     "Glimpse",

@@ -18,6 +18,8 @@ MAGIC: Final = 2
 # base_offset, batch_length, leader_epoch, magic, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
 # producer_id, producer_epoch, base_sequence, count
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+# The first seven of them: all that tells whether a batch is whole, and where it belongs
+PREFIX: Final = struct.Struct(">qiibIhi")
 # base_offset, batch_length, leader_epoch: what the leader stamps
 STAMP: Final = struct.Struct(">qii")
 CRC: Final = struct.Struct(">I")
