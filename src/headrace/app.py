@@ -36,6 +36,7 @@ from headrace.broker.image import BrokerRecord
 from headrace.broker.in_sync import InSyncSets
 from headrace.broker.internal_topics import OFFSETS_TOPIC, InternalTopic
 from headrace.broker.joining import JOINED_PATH, join, remember, remembered
+from headrace.broker.log_faults import OfflineReports
 from headrace.broker.losses import report_losses
 from headrace.broker.markers import ClusterMarkers
 from headrace.broker.nodes import NodeWatch
@@ -194,7 +195,6 @@ class Node:
         self._gossip(service)
         await self._open_doors(service, kafka, housekeeping, self._open_catalog(files, partitions))
         attendance.is_fit = partitions.examined
-        attendance.lost_replicas = partitions.lost_replicas
         attendance.start()
         undo.push_async_callback(attendance.leave)
         await attendance.admitted()
@@ -228,6 +228,7 @@ class Node:
             service.groups.role_changed,
             service.transactions.role_changed,
         ]
+        partitions.report_to(OfflineReports(node.node_id, node.epoch, service.council))
         self._undo.push_async_callback(replication.stop)
         self._undo.push_async_callback(in_sync.stop)
         replication.start(node.epoch, partitions)

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from headrace.broker.cleaning import Cleaning
 from headrace.broker.flusher import Flusher
 from headrace.broker.housekeeping import Housekeeping
@@ -64,6 +66,7 @@ class Stage:
         self.workers = Here()
         self.counters = Counters()
         self.partitions: list[Partition] = []
+        self.suspects: list[Partition] = []
         settings = StorageSettings()
         self.flusher = Flusher(self.workers, self.clock, self.counters, self.lost)
         self.housekeeping = Housekeeping(self, self.flusher, settings, self.clock)  # type: ignore[arg-type]
@@ -82,6 +85,12 @@ class Stage:
 
     def lost(self, error: Exception) -> None:
         raise AssertionError(error)
+
+    def suspect(self, partition: Partition, check: Callable[[], object], error: Exception) -> bool:
+        self.suspects.append(partition)
+        with pytest.raises(type(error)):
+            check()
+        return False
 
     def add(self, topic: str, **configs: str) -> Partition:
         overrides = {**EAGER, **{name.replace("_", "."): text for name, text in configs.items()}}
@@ -217,6 +226,7 @@ def test_a_damaged_log_is_left_alone_and_the_others_are_not() -> None:
         await stage.round()
         await stage.round()
         assert stage.counters.cleaner.faults == 1
+        assert stage.suspects == [bad]
         assert len(read_records(good.log)) == 3
         assert bad.log.failed is None, "what is not damaged can still be read"
 

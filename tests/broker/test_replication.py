@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 from typing import Any
 
 import pytest
 
-from headrace.apis import fetch
-from headrace.apis.api import Context, Encoded
 from headrace.broker import decisions, reassigning
 from headrace.broker.flusher import Flusher
 from headrace.broker.replication import Throttle
 from headrace.core.counters import Counters
 from headrace.core.errors import ApiError, CorruptionError, ErrorCode
-from headrace.testing.files import FaultyFiles
-from headrace.testing.replicas import TOPIC, ReplicaCluster, ReplicaNode
+from headrace.testing.replicas import TOPIC, ReplicaCluster
 from headrace.testing.sim.clock import SimClock
-from headrace.wire import batch, messages
+from headrace.wire import batch
 
 DURABLE: dict[str, Any] = {"flush": "ack"}
 
@@ -328,170 +324,6 @@ def test_offsets_may_be_missing_only_in_what_is_committed() -> None:
             assert follower.log.end_offset == 1
         follower.append_copied(at_offset(1, b"b") + at_offset(5, b"x") + at_offset(6, b"y"), 5)
         assert [offset for offset, _ in cluster.nodes[2].values()] == [0, 1, 5, 6]
-
-    cluster.run(scenario())
-
-
-async def filled(cluster: ReplicaCluster) -> ReplicaNode:
-    """Start; the leader, with what can be damaged."""
-    await cluster.start()
-    for _ in range(20):
-        await cluster.nodes[1].produce(b"a" * 100)
-    return cluster.nodes[1]
-
-
-def flip(node: ReplicaNode) -> None:
-    """Flip one bit of its log, or flip it back."""
-    [path] = [path for path in node.files.paths() if path.endswith(".log")]
-    node.files.flip(path, 8 * 700)
-
-
-def was_there_before(node: ReplicaNode) -> None:
-    """As if what it has had been there when it started."""
-    node.get().log._shelf.active.unseen_bytes = 10**6
-
-
-@pytest.mark.parametrize("in_sync", [True, False])
-def test_a_damaged_replica_is_copied_anew_once_nobody_counts_on_it(in_sync: bool) -> None:
-    cluster = three(**DURABLE)
-    cluster.new_files = FaultyFiles
-
-    async def scenario() -> None:
-        await filled(cluster)
-        await cluster.lose_power(3, Random(1))
-        flip(cluster.nodes[3])
-        if not in_sync:
-            cluster.decide(*decisions.fence(cluster.image, 3, decisions.Standard()))
-        await cluster.start(3)
-        node = cluster.nodes[3]
-        if in_sync:  # it could be elected: it stays away, and asks to be fenced
-            assert node.partitions.faults and not node.partitions.is_fit
-            assert node.partitions.replica(TOPIC, 0) is None
-            cluster.decide(*decisions.fence(cluster.image, 3, decisions.Standard()))
-            await node.partitions.settled()
-        assert not node.partitions.faults and node.partitions.is_fit
-        assert node.files.names("stray") == ["orders-0"]
-        cluster.decide(*decisions.unfence(cluster.image, 3, decisions.Standard()))
-        await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
-        assert node.values() == cluster.nodes[1].values()
-
-    cluster.run(scenario())
-
-
-async def read_by_a_client(node: ReplicaNode) -> int:
-    """The error code of a Fetch that has to come from the disk."""
-    part = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10**6}
-    fields = {"max_wait": 0, "min_bytes": 1, "max_bytes": 10**6, "isolation_level": 0, "session_id": 0}
-    fields |= {"session_epoch": -1, "topics": [{"topic": TOPIC, "partitions": [part]}], "rack_id": ""}
-    fields |= {"forgotten_topics_data": []}
-    request = messages.decode_request(1, 12, messages.encode_request(1, 12, fields), 0)
-    outcome = fetch.handle(Context(node.service, 12, "", "h"), request)
-    encoded = outcome if isinstance(outcome, Encoded) else await outcome
-    answer = messages.decode_response(1, 12, b"".join(encoded.parts), 0)
-    return int(answer.responses[0].partitions[0].error_code)
-
-
-def test_a_leader_whose_read_finds_damage_lets_others_lead_and_copies_theirs() -> None:
-    cluster = three(**DURABLE)
-    cluster.new_files = FaultyFiles
-
-    async def scenario() -> None:
-        node = await filled(cluster)
-        whole = node.values()
-        flip(node)
-        was_there_before(node)
-        assert await read_by_a_client(node) == ErrorCode.kafka_storage_error, "clients look for another leader then"
-        await cluster.until(lambda: bool(node.partitions.faults))
-        assert not node.partitions.is_fit, "it asks to be fenced, beat after beat"
-        assert await read_by_a_client(node) == ErrorCode.kafka_storage_error
-        cluster.decide(*decisions.fence(cluster.image, 1, decisions.Standard()))
-        await node.partitions.settled()
-        assert cluster.record().leader == 2
-        assert not node.partitions.faults and node.partitions.is_fit
-        await cluster.nodes[2].produce(b"b")
-        cluster.decide(*decisions.unfence(cluster.image, 1, decisions.Standard()))
-        await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
-        assert node.values() == [*whole, (20, b"b")]
-        assert node.files.names("stray") == ["orders-0"], "what was damaged is kept"
-
-    cluster.run(scenario())
-
-
-def test_damage_that_a_coordinator_finds_when_it_loads_is_looked_at_with_the_next_beat() -> None:
-    cluster = three(**DURABLE)
-    cluster.new_files = FaultyFiles
-
-    async def scenario() -> None:
-        node = await filled(cluster)
-        assert node.partitions.examined()
-        flip(node)
-        with pytest.raises(CorruptionError):
-            list(node.get().read_all())
-        assert node.partitions.examined(), "it is looked at again first"
-        await cluster.until(lambda: not node.partitions.examined())
-        cluster.decide(*decisions.fence(cluster.image, 1, decisions.Standard()))
-        await node.partitions.settled()
-        assert cluster.record().leader == 2
-        assert node.partitions.examined()
-        cluster.decide(*decisions.unfence(cluster.image, 1, decisions.Standard()))
-        await cluster.until(lambda: cluster.record().isr == (1, 2, 3))
-        assert node.values() == cluster.nodes[2].values()
-
-    cluster.run(scenario())
-
-
-def test_a_leader_that_nobody_follows_in_sync_serves_what_is_whole() -> None:
-    cluster = three(**DURABLE)
-    cluster.new_files = FaultyFiles
-
-    async def scenario() -> None:
-        node = await filled(cluster)
-        for other in (2, 3):
-            cluster.decide(*decisions.fence(cluster.image, other, decisions.Standard()))
-        flip(node)
-        was_there_before(node)
-        for _ in range(3):
-            assert await read_by_a_client(node) == ErrorCode.corrupt_message
-            await asyncio.sleep(0.1)
-        assert node.partitions.is_fit and not node.partitions.faults
-        await node.produce(b"b")
-
-    cluster.run(scenario())
-
-
-def test_damage_that_is_gone_when_looked_at_again_changes_nothing() -> None:
-    cluster = three(**DURABLE)
-    cluster.new_files = FaultyFiles
-
-    async def scenario() -> None:
-        node = await filled(cluster)
-        flip(node)
-        was_there_before(node)
-        assert await read_by_a_client(node) == ErrorCode.kafka_storage_error
-        flip(node)  # back
-        await asyncio.sleep(0.1)
-        assert node.partitions.is_fit and not node.partitions.faults
-        assert await read_by_a_client(node) == ErrorCode.none
-
-    cluster.run(scenario())
-
-
-def test_a_damaged_log_that_nobody_else_has_is_left_alone() -> None:
-    cluster = ReplicaCluster(1, flush="ack")
-    cluster.make_topic((1,))
-    cluster.new_files = FaultyFiles
-
-    async def scenario() -> None:
-        await cluster.start()
-        for _ in range(20):
-            await cluster.nodes[1].produce(b"a" * 100)
-        await cluster.lose_power(1, Random(1))
-        files = cluster.nodes[1].files
-        [path] = [path for path in files.paths() if path.endswith(".log")]
-        files.flip(path, 8 * 700)
-        await cluster.start(1)
-        assert cluster.nodes[1].partitions.faults and cluster.nodes[1].partitions.is_fit
-        assert files.names("stray") == []
 
     cluster.run(scenario())
 

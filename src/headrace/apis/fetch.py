@@ -89,7 +89,7 @@ def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded]:
     committed_only = request.isolation_level == READ_COMMITTED
     reading = _read(ctx, wanted, max_bytes, committed_only, copier)
     if reading.cold:
-        return _warm(ctx, reading)
+        return _warm(ctx, reading, copier)
     wait_seconds = min(request.max_wait.total_seconds(), limits.FETCH_WAIT_MS / 1000)
     enough = reading.size_bytes >= min_bytes or reading.full
     if enough or reading.failed or wait_seconds <= 0 or not reading.watched:
@@ -151,7 +151,7 @@ def _read(
                     reading.full = True
                 elif span is not None and span.next_offset < limit_offset:
                     reading.full = True
-            data: bytes | None = b""
+            data: bytes | bytearray | None = b""
             if span is not None:
                 found = partition, span
                 data = span.read_now()
@@ -159,9 +159,9 @@ def _read(
             reading.failed = True
             rows.append(_refused(ctx, want, error))
             continue
-        except StorageError as error:
+        except StorageError as fault:
             reading.failed = True
-            rows.append(_refused(ctx, want, _storage_fault(ctx, error, found)))
+            rows.append(_refused(ctx, want, _storage_fault(ctx, fault, found, copier)))
             continue
         size_bytes = 0 if span is None else span.size_bytes
         if data is None:
@@ -173,6 +173,8 @@ def _read(
         reading.size_bytes += size_bytes
         left -= size_bytes
         reading.watched.append(partition)
+        if span is not None and span.damage is not None:
+            ctx.service.partitions.suspect(partition, span.verify, span.damage)
         aborted = None
         if committed_only:
             aborted = [] if span is None else log.aborted_between(want.offset, span.limit_offset)
@@ -207,11 +209,19 @@ def _note(partition: Partition, want: Wanted, copier: Copier) -> FetchedPartitio
     return FetchedPartition(want.partition, 0, partition.high_watermark, -1, start_offset, diverging_epoch=parts)
 
 
-def _storage_fault(ctx: Context, error: StorageError, found: tuple[Partition, Span] | None) -> ApiError:
-    corrupt = isinstance(error, CorruptionError)
-    if corrupt and found is not None and ctx.service.partitions.suspect(*found):
-        corrupt = False  # others have it whole: the client shall look for them, and not give up
-    return ApiError(ErrorCode.corrupt_message if corrupt else ErrorCode.kafka_storage_error, str(error))
+def _storage_fault(
+    ctx: Context, fault: StorageError, found: tuple[Partition, Span] | None, copier: Copier | None
+) -> ApiError:
+    """What a client is told of a read that went wrong; the broker is told, too."""
+    code = ErrorCode.kafka_storage_error  # the client looks for another leader, and tries again
+    if found is not None and found[0].log.failed is None:
+        partition, span = found
+        if copier is not None and partition.replicas is not None:
+            partition.replicas.unserved(copier.node_id, ctx.service.clock.monotonic())
+        others_have = ctx.service.partitions.suspect(partition, span.verify, fault)
+        if isinstance(fault, CorruptionError) and not others_have:
+            code = ErrorCode.corrupt_message
+    return ApiError(code, str(fault))
 
 
 def _refused(ctx: Context, want: Wanted, error: ApiError) -> FetchedPartition:
@@ -219,16 +229,18 @@ def _refused(ctx: Context, want: Wanted, error: ApiError) -> FetchedPartition:
     return FetchedPartition(want.partition, error.code, -1, -1, -1, b"")
 
 
-async def _warm(ctx: Context, reading: Reading) -> Encoded:
+async def _warm(ctx: Context, reading: Reading, copier: Copier | None) -> Encoded:
     """Read what only the disk has."""
     for rows, place, span, partition in reading.cold:
         row = rows[place]
         try:
             rows[place] = row._replace(records=await ctx.service.workers.run(span.read))
+            if span.damage is not None:
+                ctx.service.partitions.suspect(partition, span.verify, span.damage)
         except ApiError as error:
             rows[place] = row._replace(error_code=error.code)
-        except StorageError as error:
-            rows[place] = row._replace(error_code=_storage_fault(ctx, error, (partition, span)).code)
+        except StorageError as fault:
+            rows[place] = row._replace(error_code=_storage_fault(ctx, fault, (partition, span), copier).code)
     return _encode(ctx, reading)
 
 
@@ -253,7 +265,7 @@ async def _wait(
             # Read again now that we watch: something may have come since the last look.
             reading = _read(ctx, wanted, max_bytes, committed_only, copier, again=True)
             if reading.cold:
-                return await _warm(ctx, reading)
+                return await _warm(ctx, reading, copier)
             enough = reading.size_bytes >= min_bytes or reading.full
             if enough or reading.failed or not reading.watched or loop.time() >= deadline:
                 return _encode(ctx, reading)

@@ -62,7 +62,11 @@ async def _lookup(ctx: Context, topic: str, part: Any, committed_only: bool) -> 
     if wanted < 0 and wanted != MAX_TIMESTAMP:
         raise ApiError(ErrorCode.unsupported_version, f"timestamp {wanted} has no meaning")
     search = log.find_latest_time() if wanted == MAX_TIMESTAMP else log.find_time(wanted)
-    found = await ctx.service.workers.run(search.run)
+    try:
+        found = await ctx.service.workers.run(search.run)
+    except StorageError as fault:
+        ctx.service.partitions.suspect(partition, search.run, fault)
+        raise
     if found is None or found.offset >= (partition.last_stable_offset if committed_only else partition.high_watermark):
         _check_known(ctx, partition)
         return -1, -1, -1

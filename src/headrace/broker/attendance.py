@@ -6,8 +6,7 @@ Rules:
   the directory is an older copy, and lacks what was acknowledged since: the node refuses to start.
 - A beat tells how much metadata this node has applied. That no beat is answered is no reason to stop: the controller
   will fence this node, or another controller will hear it.
-- A node whose disk has failed lives, but is of no use: it asks to be fenced, beat after beat, so that others lead. Logs
-  that it has lost it reports: it is not to be elected for them.
+- A node whose disk has failed lives, but is of no use: it asks to be fenced, beat after beat, so that others lead.
 - A node whose epoch was replaced, or that was removed, stops beating: there is another one in its place.
 - Leaving is bounded in time. A node that leads the quorum hands that over, too.
 - A node that is alone has nobody to tell.
@@ -23,13 +22,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from headrace.broker.commands import Beat, Beaten, OfflineReplicas, Register, Registered
+from headrace.broker.commands import Beat, Beaten, Register, Registered
 from headrace.broker.levels import LEVEL
 from headrace.core.errors import ApiError, ConfigError, ErrorCode
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from headrace.broker.cluster_settings import ClusterSettings
     from headrace.broker.controller import Controller
     from headrace.broker.council import Council
@@ -57,7 +54,6 @@ class Attendance:
         self.index = 0  # of the registration: this node leads only what an image from there on says
         self.replaced: str | None = None  # why this node belongs to the cluster no more
         self.is_fit: Callable[[], bool] = lambda: True
-        self.lost_replicas: Callable[[], tuple[tuple[UUID, int], ...]] = tuple
 
     @property
     def _is_replaced(self) -> bool:
@@ -120,16 +116,6 @@ class Attendance:
         assert isinstance(answer, Beaten)
         return answer
 
-    async def _report_lost(self) -> None:
-        """A node that is fenced may still be elected: not for logs that it has lost."""
-        lost = self.lost_replicas()
-        if lost:
-            word = OfflineReplicas(self._node_id, self.epoch, lost)
-            try:
-                await self._council.ask(word, timeout_s=self._settings.session_ms / 1000)
-            except ApiError as error:
-                logger.warning("the loss of logs cannot be reported yet", extra={"reason": str(error)})
-
     async def leave(self) -> None:
         """Stop beating, and give everything away, as far as that is possible in time."""
         task, self._task = self._task, None
@@ -174,9 +160,7 @@ class Attendance:
             begun = asyncio.get_running_loop().time()
             try:
                 if not self._controller.quorum.is_alone:
-                    is_fit = self.is_fit()
-                    await self._report_lost()
-                    await self.beat(leaving=not is_fit)
+                    await self.beat(leaving=not self.is_fit())
             except Exception:
                 logger.exception("a beat failed in an unexpected way")
             took = asyncio.get_running_loop().time() - begun

@@ -5,7 +5,8 @@ Rules:
 - The loop only plans and swaps objects. Reading and writing happen in a worker, in slices of half a millisecond, so
   that the interpreter's lock is never held for long. While clients are at work there is a rest after each slice.
 - No more than `storage.cleaner_bytes_per_second` are read and written.
-- What is wrong with one log is its own: a damaged one is left alone until the next start, a full disk is tried again.
+- What is wrong with one log is its own: a damaged one is left alone until the next start, unless other replicas have it
+  whole (`broker/log_faults.py`); a full disk is tried again.
 - `stop` waits for the slice that runs; what was not finished is undone.
 """
 
@@ -21,6 +22,7 @@ from headrace.core.counters import Cleanable
 from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, DiskFullError, StorageError
 from headrace.core.limits import INTERNAL_TOPICS
 from headrace.storage.compaction import Compaction, Dirt, lags_behind, survey
+from headrace.storage.log import Log, verify
 from headrace.storage.swapping import complete, finish, install, reap
 
 if TYPE_CHECKING:
@@ -247,10 +249,17 @@ class Cleaning:
         if isinstance(error, DiskFailedError | CorruptionError):
             self._spoilt.add(partition)
             self._counters.faults += 1
-            logger.error("a log cannot be compacted; it is left alone until the next start", extra=about)
+            logger.error("a log cannot be compacted; it is left alone", extra=about)
+            self._partitions.suspect(partition, partial(_check, partition.log), error)
         else:
             self._postponed = True
             logger.warning("compaction has to wait", extra=about)
+
+
+def _check(log: Log) -> None:
+    """Read all that compaction reads of a log. Blocking. Raises StorageError."""
+    for fault in verify(log, sealed_only=True):
+        raise CorruptionError(f"{log.path}: offset {fault.offset}, position {fault.position}: {fault.reason}")
 
 
 def _quietly(action: Callable[[], object]) -> None:

@@ -91,8 +91,8 @@ class Flusher:
                 self._on_failure(failure)
                 return
         for partition, sync in pairs:
+            partition.log.end_sync(sync)  # also of a log that was given up meanwhile: no worker has it any more
             if partition.log.failed is None:
-                partition.log.end_sync(sync)
                 partition.advance()
 
 

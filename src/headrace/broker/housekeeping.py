@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 EXPIRY_SECONDS = 0.5
 CHECKPOINT_SECONDS = 5.0
 CATALOG_SECONDS = 2.0
+DOUBT_SECONDS = 2.0  # for which batches that were read and found whole are believed
 NEVER_MS = 2**53  # no timer is set for so long
 
 
@@ -56,6 +57,7 @@ class Housekeeping:
             (self._settings.flush_interval_ms / 1000, self._flush_dirty),
             (CHECKPOINT_SECONDS, self._checkpoint),
             (CATALOG_SECONDS, self._catalogue),
+            (DOUBT_SECONDS, self._doubt),
             (self._settings.retention_check_interval_ms / 1000, self._retain),
         )
         loop = asyncio.get_running_loop()
@@ -116,6 +118,10 @@ class Housekeeping:
             if partition.durable_ack and log.recovery_point != log.end_offset:
                 self._flusher.request(partition, checkpoint=True)
         await self._partitions.known.checkpoint(self._partitions)
+
+    async def _doubt(self) -> None:
+        for partition in self._partitions:
+            partition.log.doubt()
 
     async def _catalogue(self) -> None:
         if self._cataloguing is not None:

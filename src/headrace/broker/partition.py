@@ -101,7 +101,7 @@ class Partition:
         self.epoch_start_offset = 0  # where the log ended when we began to lead
         self.traffic = traffic
         self.durable_ack = False
-        self.on_damaged: Callable[[tuple[Partition, Span]], None] | None = None  # may be called in a worker
+        self.on_damaged: Callable[[tuple[Partition, Span, StorageError]], None] | None = None  # may be in a worker
         self.high_watermark = log.start_offset
         # Who keeps pending records here is asked before a marker is appended (it may raise ApiError), and told of it:
         # (partition, producer id, epoch, commit).
@@ -478,9 +478,9 @@ class Partition:
         while self._must_lead() and (span := log.locate(offset, READ_CHUNK_BYTES, log.end_offset)) is not None:
             try:
                 data = span.read()
-            except CorruptionError:
+            except StorageError as error:
                 if self.on_damaged is not None:
-                    self.on_damaged((self, span))
+                    self.on_damaged((self, span, error))
                 raise
             for header in batch.headers(data):
                 yield header, [record for record in batch.records(data, header) if record.offset >= offset]

@@ -11,10 +11,10 @@ Rules:
   it is opened again: one that is missing, swapped or older than it was is lost.
 - A log that cannot be opened is offline: its partition answers KAFKA_STORAGE_ERROR, the others go on. If it is damaged
   or lost and others are in sync or eligible, it is set aside and copied anew; but not before this node is neither any
-  more, lest it be elected with an empty log. It reports its `lost_replicas`: before it may lead when it starts
-  (`losses`), with its beats later; and until that is decided it is not `is_fit`.
-- The same becomes of a log in which a read finds damage, if it is there when looked at again. If nobody else is in sync
-  it stays: what is whole is served, what is damaged is not.
+  more, lest it be elected with an empty log. A node that starts says so before it may lead (`losses`), later at once
+  (`reports`); where the controller does not know the word, it is not `is_fit` for a while.
+- The same becomes of a log in which a read finds damage, or that cannot be read (`broker/log_faults.py`). If nobody
+  else could lead it stays: what is whole is served, what is damaged is not.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from headrace.broker.decisions import partitions_on
+from headrace.broker.log_faults import LogFaults
 from headrace.broker.log_opening import LogOpening, Opening, log_path
 from headrace.broker.partition import Partition
 from headrace.core.counters import Traffic
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from headrace.broker.configs import Configs
     from headrace.broker.image import Image, PartitionRecord, TopicImage
     from headrace.broker.known_logs import KnownLogs
+    from headrace.broker.log_faults import Check, OfflineReports
     from headrace.core.counters import Counters
     from headrace.core.ports import Clock, TrackedFiles, Workers
     from headrace.storage.span import Span
@@ -93,8 +95,11 @@ class Partitions:
         self._starved: dict[Place, None] = {}  # not opened yet, because the disk was full
         self._closing: deque[Partition] = deque()
         self._given_up: dict[Place, Partition] = {}  # damaged: to be at rest before another log is opened there
-        self._found_damaged: deque[tuple[Partition, Span]] = deque()  # by readers in workers
-        self._suspects: dict[Partition, asyncio.Task[None]] = {}
+        self._found_damaged: deque[tuple[Partition, Span, StorageError]] = deque()  # by readers in workers
+        self._log_faults = LogFaults(
+            workers, others_have=self._others_have, give_up=self._give_up, fail_disk=self.fail_disk
+        )
+        self.reports: OfflineReports | None = None  # once this node is registered
         self._changes: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -108,14 +113,17 @@ class Partitions:
 
     @property
     def faults(self) -> list[str]:
-        """What is offline, and why."""
-        return [f"{topic}-{index}: {why}" for (topic, index), why in self._faults.items()]
+        """What is offline or damaged, and why."""
+        offline = [f"{topic}-{index}: {why}" for (topic, index), why in self._faults.items()]
+        return offline + self._log_faults.sentences
 
     @property
     def is_fit(self) -> bool:
         """Whether this node may lead, and be in sync; otherwise it asks to be fenced."""
         if self.disk_fault is not None:
             return False
+        if self.reports is not None and self.reports.is_understood:
+            return True
         return not self.lost_replicas()
 
     def lost_replicas(self) -> tuple[tuple[UUID, int], ...]:
@@ -137,11 +145,12 @@ class Partitions:
     def examined(self) -> bool:
         """At every beat: take up what readers in workers have found, and say whether this node is fit."""
         while self._found_damaged:
-            self.suspect(*self._found_damaged.popleft())
+            partition, span, error = self._found_damaged.popleft()
+            self.suspect(partition, span.verify, error)
         for name in {name: None for name, _ in self._starved}:
             if self._image is not None and not self._stopped:
                 self._assign_all(self._image.topics[name])
-        self._begin_work()
+        self._keep_working()
         return self.is_fit
 
     def get(self, topic: str, index: int) -> Partition:
@@ -216,10 +225,11 @@ class Partitions:
                 self._assign_all(topic)
         if old.brokers != new.brokers:
             self._note_fenced([node.node_id for node in new.brokers.values() if node.fenced])
-        self._begin_work()
+        self._keep_working()
 
-    def _begin_work(self) -> None:
-        if (self._closing or self._opening) and not self._stopped and (self._changes is None or self._changes.done()):
+    def _keep_working(self) -> None:
+        idle = self._changes is None or self._changes.done()
+        if (self._closing or self._opening) and idle and not self._stopped:
             self._changes = asyncio.get_running_loop().create_task(self._work(), name="partitions")
 
     def _note_fenced(self, nodes: list[int]) -> None:
@@ -238,6 +248,8 @@ class Partitions:
                 self._forget_faults(place)
             elif partition is not None:
                 self._assign(partition, record)
+            elif self.disk_fault is not None and place in self._faults:
+                continue
             elif place not in self._faults or place in self._starved or self._may_copy_anew(record, place):
                 self._faults.pop(place, None)
                 self._starved.pop(place, None)
@@ -280,46 +292,42 @@ class Partitions:
         if isinstance(error, DiskFailedError) and partition.log.config.storage == "disk":
             self._disk_failed(error)
 
-    def suspect(self, partition: Partition, span: Span) -> bool:
-        """A read has found damage. Look again; and if it is so, let others lead who are in sync, and copy ours anew.
-
-        False if there are none.
-        """
-        if not self._others_have(partition):
-            return False
-        if partition not in self._suspects:
-            looking = asyncio.get_running_loop().create_task(self._look_again(partition, span), name="damage")
-            self._suspects[partition] = looking
-        return True
-
-    async def _look_again(self, partition: Partition, span: Span) -> None:
-        try:
-            await self._workers.run(span.read)
-        except CorruptionError as error:
-            if self._others_have(partition):
-                self._give_up(partition, error)
-        except (ApiError, StorageError):
-            pass  # it was removed meanwhile, or the disk fails: that is for others to say
-        finally:
-            self._suspects.pop(partition, None)
+    def suspect(self, partition: Partition, check: Check, error: StorageError) -> bool:
+        """A read has found damage, or failed; `check` looks again. Whether others have what it did not get."""
+        is_ours = self.replica(partition.topic, partition.index) is partition
+        return is_ours and self._log_faults.found(partition, check, error)
 
     def _others_have(self, partition: Partition) -> bool:
-        """Whether a replica of ours is in sync or eligible, and not the only one."""
-        is_ours = self.replica(partition.topic, partition.index) is partition
-        return is_ours and self._is_one_of_several(partition.record)
+        """Whether a replica of ours is not the only one with everything that is committed."""
+        record = partition.record
+        if record is None or self.replica(partition.topic, partition.index) is not partition:
+            return False
+        return self._is_one_of_several(record) or self._may_copy_anew(record)
 
-    def _give_up(self, partition: Partition, error: CorruptionError) -> None:
+    def _give_up(self, partition: Partition, error: StorageError) -> None:
         place = partition.topic, partition.index
         about = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
-        logger.error("a log is damaged: another replica shall lead, and ours be copied from it", extra=about)
+        logger.error("a log is given up: another replica shall lead, and ours be copied from it", extra=about)
         self._faults[place] = str(error)
         self._damaged[place] = None
         self._given_up[place] = partition
         del self._replicas[partition.topic][partition.index]
         self._leaders.get(partition.topic, {}).pop(partition.index, None)
-        partition.fail(error)
+        partition.fail(StorageError(str(error)))  # this log has failed, and not its disk
         partition.retire()
         self._tell(partition)
+        if self.reports is not None:
+            self.reports.lost(partition.topic_id, partition.index)
+        if self._image is not None and (topic := self._image.topics.get(partition.topic)) is not None:
+            self._assign_all(topic)  # nobody may count on it: then it is copied at once
+            self._keep_working()
+
+    def report_to(self, reports: OfflineReports) -> None:
+        """This node is registered: tell the controller of what is lost, already or later."""
+        self.reports = reports
+        for topic, index in self._damaged:
+            if self._image is not None and (found := self._image.topics.get(topic)) is not None:
+                reports.lost(found.topic_id, index)
 
     def _disk_failed(self, error: StorageError) -> None:
         if self.disk_fault is None:
@@ -457,6 +465,7 @@ class Partitions:
         del self._replicas[partition.topic][partition.index]
         self._leaders.get(partition.topic, {}).pop(partition.index, None)
         partition.retire()
+        self._log_faults.forget(partition)
         self._tell(partition)
         self._closing.append(partition)
 
@@ -484,9 +493,16 @@ class Partitions:
                 partition.retire()
                 self._tell(partition)
 
+    def stop_looking(self) -> None:
+        """Look no more after logs that are damaged, and tell nobody of them."""
+        self._log_faults.stop()
+        if self.reports is not None:
+            self.reports.stop()
+
     async def stop(self) -> None:
         """Open and remove no more logs, and close all; the next start does the rest. Waits for what is under way."""
         self._stopped = True
+        self.stop_looking()
         unwanted = list(self._closing)
         self._opening.clear()
         self._closing.clear()

@@ -12,7 +12,8 @@ Rules:
   offset told in this epoch is an offset of one and the same log.
 - A follower joins the in-sync set when it has reached the high watermark and the start of this leader's epoch (what
   lies before it is committed only together with it), and only in the incarnation that the controller has registered
-  and not fenced (KIP-841, KIP-903). It leaves the set when it has not been at the end of the log for `max_lag_s`.
+  and not fenced (KIP-841, KIP-903). It leaves the set when it has not been at the end of the log for `max_lag_s`; but
+  not while it asks and the leader cannot read what it asks for.
 - A follower that keeps up is waited for like a member before it is one: under steady load it is never at the very end,
   and could not reach a high watermark that runs away. One that stops fetching is waited for no longer than
   `max_lag_s`, one that is fenced not at all.
@@ -131,6 +132,11 @@ class LeaderReplicas:
         if node not in self.state.isr and math.isfinite(follower.caught_up_s):
             self._joining[node] = None
         return self._advance()
+
+    def unserved(self, node: int, now_s: float) -> None:
+        """A replica asked, and the leader could not read its own log: a member is not behind because of that."""
+        if node in self.state.isr and (follower := self._followers.get(node)) is not None:
+            follower.caught_up_s = max(follower.caught_up_s, now_s)
 
     def begins(self, node: int, start_offset: int) -> None:
         """A replica has nothing below `start_offset` any more."""

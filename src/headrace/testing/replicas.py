@@ -20,12 +20,21 @@ import msgspec
 from headrace.apis import fetch
 from headrace.apis.api import Context, Encoded
 from headrace.broker import decisions
-from headrace.broker.commands import AlterInSync, Answer, Command, Done, InSyncAltered, ShortLeader
+from headrace.broker.commands import (
+    AlterInSync,
+    Answer,
+    Command,
+    Done,
+    InSyncAltered,
+    OfflineReplicas,
+    ShortLeader,
+)
 from headrace.broker.flusher import Flusher
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord, PartitionRecord, TopicRecord, apply
 from headrace.broker.in_sync import InSyncSets
 from headrace.broker.known_logs import KnownLogs
 from headrace.broker.levels import LEVEL
+from headrace.broker.log_faults import OfflineReports
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
 from headrace.broker.refusals import Refusals
@@ -134,6 +143,7 @@ class ReplicaNode:
 
     async def register(self) -> None:
         await self.partitions.registered()
+        self.partitions.report_to(OfflineReports(self.node_id, self.epoch, self.cluster))
         self.replication.start(self.epoch, self.partitions)
         self.in_sync.start(self.epoch)
 
@@ -183,6 +193,7 @@ class ReplicaNode:
         await self.in_sync.stop()
         await self.replication.stop()
         await self.flusher.drain()
+        self.partitions.stop_looking()
 
 
 class NodeLinks:
@@ -227,6 +238,7 @@ class ReplicaCluster:
         self.fetches = 0
         self.short_leaders: list[ShortLeader] = []  # that were reported
         self.silent = False  # the controller does not answer
+        self.is_old = False  # the controller is of a release that does not know `OfflineReplicas`
         self.loses_answers: Callable[[], bool] = lambda: False
         self.new_files: Callable[[], Any] = MemoryFiles
         self.policy: decisions.Policy = FixedPolicy(self.config)
@@ -296,9 +308,14 @@ class ReplicaCluster:
     async def ask(self, command: Command, *, timeout_s: float = 10.0) -> Answer:
         """Of a Quorum."""
         await asyncio.sleep(self.delay_s)
-        assert isinstance(command, AlterInSync | ShortLeader)
+        assert isinstance(command, AlterInSync | OfflineReplicas | ShortLeader)
         if self.silent or self.is_cut(command.node_id, 0):
             raise ApiError(ErrorCode.request_timed_out)
+        if isinstance(command, OfflineReplicas):
+            if self.is_old:
+                raise ApiError(ErrorCode.unsupported_version)
+            self.decide(*decisions.offline_replicas(self.image, command, self.policy))
+            return Done()
         if isinstance(command, ShortLeader):
             self.short_leaders.append(command)
             self.decide(*decisions.short_leader(self.image, command, self.policy))
