@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -52,6 +52,7 @@ from headrace.broker.transactions import TRANSACTION_TOPIC, TransactionCoordinat
 from headrace.broker.verification import Verification
 from headrace.core.counters import Counters
 from headrace.core.errors import ConfigError, StorageError
+from headrace.gateways.addresses import Addresses
 from headrace.gateways.kafka.hello import Membership
 from headrace.gateways.kafka.links import PeerLinks
 from headrace.gateways.kafka.server import KafkaServer
@@ -79,24 +80,6 @@ logger = logging.getLogger(__name__)
 
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 ELECTION_TICKS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where a broker can be reached."""
-
-    kafka_host: str
-    kafka_port: int
-    http_host: str | None = None
-    http_port: int | None = None
-
-    @property
-    def bootstrap_servers(self) -> str:
-        return f"{self.kafka_host}:{self.kafka_port}"
-
-    @property
-    def http_url(self) -> str | None:
-        return None if self.http_port is None else f"http://{self.http_host}:{self.http_port}"
 
 
 class Node:
@@ -131,7 +114,9 @@ class Node:
         self._data: DirectoryState
         self._port = 0
         self._may_be_clean = False
+        self._closing: asyncio.Task[None] | None = None
         self.addresses = Addresses("", 0)
+        self.failed = asyncio.Event()  # it serves nobody any more, and only waits to be stopped
 
     def _own_workers(self) -> ThreadWorkers:
         workers = ThreadWorkers()
@@ -159,6 +144,15 @@ class Node:
         """Stop, in the opposite order of the start. Safe to call at any time, and twice."""
         await self._undo.aclose()
 
+    def _lose_metadata(self, kafka: KafkaServer, error: Exception) -> None:
+        """What this node knows stands still from here on, and its disk is not to be trusted: it serves nobody."""
+        service = self.service
+        service.ready = service.serving = self._may_be_clean = False
+        service.partitions.fail_disk(error if isinstance(error, StorageError) else StorageError(str(error)))
+        self._closing = asyncio.get_running_loop().create_task(kafka.stop(), name="doors")
+        logger.critical("this node has lost its metadata log and serves nobody", extra={"reason": str(error)})
+        self.failed.set()
+
     async def _start(self) -> None:
         settings, undo = self._settings, self._undo
         kafka, record = await self._take_port()
@@ -169,6 +163,7 @@ class Node:
         self._data.known.serve(lambda: controller.durable_place, on_failure=service.partitions.fail_disk)
         undo.push_async_callback(kafka.stop)
         kafka.use(service)
+        controller.on_fault = partial(self._lose_metadata, kafka)
         attendance = Attendance(service.council, controller, settings.cluster)
         await self._take_part(service, kafka, Join(record.node_id, record.host, record.port, directory.directory_id))
         await attendance.register(

@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Self
 
-from headrace.app import Addresses, Node
+from headrace.app import Node
 from headrace.core.errors import ConfigError
+from headrace.gateways.addresses import Addresses
 from headrace.runtime.thread import LoopThread
 from headrace.settings import SETTINGS, Settings, load
 

@@ -40,6 +40,8 @@ class BrokenLog(UnsavedStorage):
 class ImagePartitions:
     """Every partition of the image, each with a log of 100 bytes for every partition before it."""
 
+    disk_fault: StorageError | None = None
+
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
 

@@ -6,7 +6,7 @@ import pytest
 
 from headrace.apis.describe_log_dirs import API
 from headrace.broker.topics import NewTopic
-from headrace.core.errors import ErrorCode
+from headrace.core.errors import ErrorCode, StorageError
 
 VERSIONS = range(API.versions[0], API.versions[1] + 1)
 
@@ -32,3 +32,10 @@ def test_what_is_not_here_is_left_out(admin, version):
     admin.create(NewTopic("a", 3))
     asked = [{"topic": "a", "partitions": [1, 7, 1]}, {"topic": "absent", "partitions": [0]}]
     assert sizes(admin.call(API, version, topics=asked)) == {"a": {1: 100}}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_directory_that_has_failed_says_so(admin, version):
+    admin.service.partitions.disk_fault = StorageError("syncing failed")
+    [directory] = admin.call(API, version, topics=None).results
+    assert directory.error_code == ErrorCode.kafka_storage_error

@@ -1,6 +1,7 @@
 """DescribeLogDirs, versions 1-5: the data directory, and the sizes of the partitions in it.
 
-Null asks for all partitions; those that this broker does not have, or cannot read, are left out.
+Null asks for all partitions; those that this broker does not have, or has given up, are left out. A data directory that
+has failed has the error KAFKA_STORAGE_ERROR.
 
 Differs from Kafka: the totals of versions 4 and up are unknown (-1).
 """
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from headrace.apis.api import Answer, Api, Context
+from headrace.core.errors import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
@@ -28,7 +30,9 @@ def handle(ctx: Context, request: Any) -> Answer:
             }
         )
     found = [{"name": name, "partitions": partitions} for name, partitions in topics.items()]
-    return {"results": [{"log_dir": ctx.service.data_dir, "topics": found}]}
+    offline = ctx.service.partitions.disk_fault is not None
+    code = ErrorCode.kafka_storage_error if offline else ErrorCode.none
+    return {"results": [{"error_code": code, "log_dir": ctx.service.data_dir, "topics": found}]}
 
 
 def _partitions(ctx: Context, asked: Any) -> Iterable[Partition]:

@@ -8,6 +8,10 @@ answer cannot hold, or that lies in the next segment: then waiting brings nothin
 cache is read by a worker. With isolation level `read_committed` nothing from the last stable offset on is returned, and
 the answer names the aborted transactions whose records it holds.
 
+Every batch is checked when it is read. What is whole before a damaged one is returned; at the damage the answer is
+KAFKA_STORAGE_ERROR if another replica has it whole, and will lead, or else CORRUPT_MESSAGE. A disk that cannot be
+read is KAFKA_STORAGE_ERROR.
+
 A follower (another node of the cluster that names itself as a replica) reads up to the end of the log, not to the high
 watermark, and is woken by every append. That it asks for an offset tells that it has everything below, unless its log
 parts from ours: then the answer says where, and nothing else. Anyone else who names a replica is refused.

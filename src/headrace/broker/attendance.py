@@ -159,8 +159,9 @@ class Attendance:
         while not self._is_replaced:
             begun = asyncio.get_running_loop().time()
             try:
+                is_fit = self.is_fit()
                 if not self._controller.quorum.is_alone:
-                    await self.beat(leaving=not self.is_fit())
+                    await self.beat(leaving=not is_fit)
             except Exception:
                 logger.exception("a beat failed in an unexpected way")
             took = asyncio.get_running_loop().time() - begun

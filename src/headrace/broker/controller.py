@@ -12,8 +12,8 @@ Rules:
 - Nothing is applied, answered or told to subscribers before it is committed: synced by a majority.
 - Subscribers are called on the loop, in the log's order, with the image before and after. They must not raise. What
   they set going behind (logs to open) is waited for before a proposal returns, through their `settled`.
-- A full disk refuses a proposal and changes nothing. Any other failure is final: the controller is offline, and every
-  proposal ends in KAFKA_STORAGE_ERROR.
+- A full disk refuses a proposal and changes nothing. Any other failure is final: the controller is offline, every
+  proposal ends in KAFKA_STORAGE_ERROR, and the node is told (`on_fault`), which then serves nobody.
 - A caller that goes away does not take its proposal along: once appended, it may be applied.
 """
 
@@ -99,6 +99,7 @@ class Controller:
         self._pending: deque[_Pending] = deque()
         self._arrivals: dict[asyncio.Future[None], int] = {}
         self._fault: Exception | None = None
+        self.on_fault: Callable[[Exception], None] | None = None  # told once, on the loop
 
     @property
     def image(self) -> Image:
@@ -266,9 +267,11 @@ class Controller:
 
     def failed(self, error: Exception) -> None:
         """Go offline: nobody may believe that what is pending was decided."""
-        self._fault = self._fault or error
+        first, self._fault = self._fault is None, self._fault or error
         self._drop_pending(self._offline(error))
         self._drop_arrivals(self._offline(error))
+        if first and self.on_fault is not None:
+            self.on_fault(error)
 
     def _show(self, image: Image) -> None:
         old, self._image = self._image, image

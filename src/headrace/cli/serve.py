@@ -12,7 +12,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import ConfigError
+from headrace.core.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from headrace.core.config import ConfigFile
@@ -134,10 +134,13 @@ async def _serve(settings: Settings, begun: float) -> None:
         f"headrace {__version__} ready: kafka {addresses.bootstrap_servers}{http} {where} ({took_ms:.0f} ms)",
         flush=True,
     )
-    await stopping.wait()
+    failed = loop.create_task(node.failed.wait())
+    await asyncio.wait((stopped, failed), return_when=asyncio.FIRST_COMPLETED)
     sys.stderr.write("headrace is stopping\n")  # in one go: the log's thread writes there, too
     sys.stderr.flush()
     await node.stop()
+    if node.failed.is_set():
+        raise StorageError("the metadata log could not be written: see the log; what was acknowledged is kept")
 
 
 def _process_start() -> float:

@@ -91,6 +91,11 @@ class BrokerProcess:
         self._process.send_signal(number)
         return self._reap(self._process)
 
+    def ended(self) -> int:
+        """Wait until it ends by itself; returns the exit code."""
+        assert self._process is not None
+        return self._reap(self._process)
+
     def _reap(self, process: subprocess.Popen[bytes]) -> int:
         code = process.wait(STOP_SECONDS)
         atexit.unregister(process.kill)
