@@ -10,8 +10,8 @@ NOT_ENOUGH_REPLICAS_AFTER_APPEND. The order of appends is the order of arrival.
 A transactional batch is appended if its partition is in the producer's transaction; from version 12 on it is put there
 by being sent (KIP-890). If the coordinator has to be asked for that, later requests of the same producer wait, too.
 
-Differs from Kafka: the records inside a batch are not validated one by one; a batch is what its header says. When the
-first batch of an idempotent producer is refused for a passing reason, those behind it are, too (`broker/refusals.py`).
+Differs from Kafka: the records inside a batch are not validated one by one; a batch is what its header says. When a
+batch of an idempotent producer is refused for a passing reason, those behind it are, too (`broker/refusals.py`).
 """
 
 from __future__ import annotations
@@ -104,8 +104,7 @@ def _append_one(ctx: Context, request: ProduceRequest) -> Encoded | asyncio.Futu
         _check_request(ctx, request, name)
         rows.append(_append(ctx, request, name or "", (given, topic_id, index), records, NO_VERDICTS, waits, rows))
     except ApiError as error:
-        _note(ctx, (given, topic_id, index), records, error)
-        rows.append(_refused(ctx, index, error))
+        rows.append(_refused(ctx, index, _reason(ctx, (given, topic_id, index), records, error)))
     answers: list[TopicAnswer] = [(given, topic_id, rows)]
     if not waits:
         return Encoded(produce_answer(ctx.version, answers))
@@ -139,10 +138,10 @@ def _append_all(ctx: Context, request: ProduceRequest, verdicts: Verdicts) -> En
                     raise fault
                 row = _append(ctx, request, place[0], (given, topic_id, index), records, verdicts, waits, rows)
             except ApiError as error:
-                _note(ctx, (given, topic_id, index), records, error)
+                reason = _reason(ctx, (given, topic_id, index), records, error)
                 if acks == 0:
-                    raise ProtocolError(f"Produce with acks=0 failed: {error}") from error
-                row = _refused(ctx, index, error)
+                    raise ProtocolError(f"Produce with acks=0 failed: {reason}") from error
+                row = _refused(ctx, index, reason)
             rows.append(row)
     if acks == 0:
         return None
@@ -192,9 +191,22 @@ def _append(
     return ProducedPartition(index, 0, appended.base_offset, appended.append_time_ms, log.start_offset)
 
 
-def _note(ctx: Context, place: Place, records: bytes | None, error: ApiError) -> None:
-    if error.code in PASSING and (header := next(batch.headers(records or b""), None)) is not None:
-        ctx.service.refusals.note(place, header, ctx.service.clock.monotonic())
+def _reason(ctx: Context, place: Place, records: bytes | None, error: ApiError) -> ApiError:
+    """What a refused batch is answered with; a refusal that passes is remembered (`broker/refusals.py`)."""
+    refusals = ctx.service.refusals
+    is_passing = error.code in PASSING
+    if not is_passing and (not refusals or error.code is not ErrorCode.out_of_order_sequence_number):
+        return error
+    header = next(batch.headers(records or b""), None)
+    if header is None:
+        return error
+    now_s = ctx.service.clock.monotonic()
+    if not is_passing:
+        return refusals.reason_of(place, header, now_s) or error
+    name = place[0] if place[1] is None else ctx.service.topic_name(place[1])
+    replica = ctx.service.partitions.replica(name or "", place[2])
+    refusals.note(place, header, error, now_s, None if replica is None else replica.log.producers)
+    return error
 
 
 def _check_admitted(

@@ -6,23 +6,20 @@ Rules:
 - The coordinator's answer holds at the moment it is given: the append follows without awaiting.
 - Batches of one producer are admitted in the order of their arrival: while one waits for the coordinator, all that come
   later wait behind it.
-- A producer may have sent on while its first batch was refused. None of these batches is let in before that one, though
-  the log, which does not know the producer, would take it.
+- Newer producers begin at sequence 0 in a partition whose log does not know them (KIP-890).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.transactions import IMPLICIT_FROM, produce_error
 from headrace.core.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
-
-REFUSED_KEPT: Final = 10_000  # producers and partitions, of which it is remembered where they were refused
 
 TopicPartition = tuple[str, int]
 
@@ -88,7 +85,6 @@ class Admission:
         self._last: dict[
             int, asyncio.Future[None]
         ] = {}  # producer id -> resolved when the last in its queue is through
-        self._refused: dict[tuple[TopicPartition, int, int], int] = {}  # (place, id, epoch) -> the lowest sequence
 
     def needs_no_wait(self, candidates: Sequence[Candidate]) -> bool:
         """Whether these batches, all of one producer, may be appended at once."""
@@ -119,21 +115,13 @@ class Admission:
         errors = errors or [ErrorCode.none] * len(candidates)
         return {one.place: self._judge(one, error, version) for one, error in zip(candidates, errors, strict=True)}
 
-    def _judge(self, one: Candidate, error: ErrorCode, version: int) -> ApiError | None:
-        key = (one.place, one.producer_id, one.producer_epoch)
-        is_new = one.partition.log.producers.get(one.producer_id) is None
+    @staticmethod
+    def _judge(one: Candidate, error: ErrorCode, version: int) -> ApiError | None:
         if error is not ErrorCode.none:
-            if is_new:  # otherwise the log knows what comes next, and this may be a late copy of what it has
-                if len(self._refused) >= REFUSED_KEPT:
-                    del self._refused[next(iter(self._refused))]
-                self._refused[key] = min(one.sequence, self._refused.get(key, one.sequence))
             return ApiError(produce_error(error, version), f"the partition is not in the transaction: {error.name}")
-        if is_new:
-            lowest = 0 if version >= IMPLICIT_FROM else self._refused.get(key, one.sequence)
-            if one.sequence > lowest:
-                return ApiError(
-                    ErrorCode.out_of_order_sequence_number,
-                    f"producer {one.producer_id} sent sequence {one.sequence}, but not {lowest} yet",
-                )
-        self._refused.pop(key, None)
+        if version >= IMPLICIT_FROM and one.sequence > 0 and one.partition.log.producers.get(one.producer_id) is None:
+            return ApiError(
+                ErrorCode.out_of_order_sequence_number,
+                f"producer {one.producer_id} sent sequence {one.sequence}, but not 0 yet",
+            )
         return None

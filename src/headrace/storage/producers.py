@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.wire.batch import BatchHeader
 
 BATCHES_KEPT: Final = 5
-_SEQUENCE_MASK: Final = 2**31 - 1
+SEQUENCE_MASK: Final = 2**31 - 1
 _VERSION: Final = 2
 _VERSIONS: Final = (1, _VERSION)  # in the first one nobody had transactions
 
@@ -91,7 +91,7 @@ class Producers:
         epoch, sequence = header.producer_epoch, header.base_sequence
         if epoch == known.epoch:
             if sequence != known.next_sequence and sequence >= 0:
-                last_sequence = (sequence + header.last_offset_delta) & _SEQUENCE_MASK
+                last_sequence = (sequence + header.last_offset_delta) & SEQUENCE_MASK
                 for sent in known.batches:
                     if sent.first_sequence == sequence and sent.last_sequence == last_sequence:
                         return sent
@@ -159,7 +159,7 @@ class Producers:
             if previous is None or found:
                 sent = self.check(header)
             else:
-                expected = (previous.base_sequence + previous.last_offset_delta + 1) & _SEQUENCE_MASK
+                expected = (previous.base_sequence + previous.last_offset_delta + 1) & SEQUENCE_MASK
                 if header.producer_epoch != previous.producer_epoch or header.base_sequence != expected:
                     raise _out_of_order(header, expected)
             if (sent is not None) != bool(found) and before:
@@ -195,8 +195,8 @@ class Producers:
         if header.base_sequence < 0:
             return
         delta = header.last_offset_delta
-        last_sequence = (header.base_sequence + delta) & _SEQUENCE_MASK
-        known.next_sequence = (last_sequence + 1) & _SEQUENCE_MASK
+        last_sequence = (header.base_sequence + delta) & SEQUENCE_MASK
+        known.next_sequence = (last_sequence + 1) & SEQUENCE_MASK
         batches = known.batches
         if len(batches) == BATCHES_KEPT:
             del batches[0]
