@@ -14,8 +14,10 @@ from headrace.apis import produce
 from headrace.apis.api import Context, Encoded
 from headrace.broker.admission import Admission
 from headrace.broker.partition import Partition
+from headrace.broker.record_validation import RecordValidation
 from headrace.broker.refusals import Refusals
 from headrace.core.errors import ApiError, ErrorCode, ProtocolError
+from headrace.testing.metadata import InlineWorkers
 from headrace.testing.partitions import open_partition
 from headrace.testing.transactions import make_transactional
 from headrace.wire import batch, messages
@@ -65,7 +67,9 @@ class Stage:
         self.service: Any = SimpleNamespace(
             partitions=SimpleNamespace(get=self._get, replica=lambda topic, index: self.partitions[index]),
             refusals=Refusals(),
-            clock=SimpleNamespace(monotonic=lambda: 0.0),
+            clock=SimpleNamespace(monotonic=lambda: 0.0, now_ms=lambda: 1000),
+            validation=RecordValidation(),
+            workers=InlineWorkers(),
             admission=Admission(self.coordinator),
             topic_name=lambda _: "orders",
             count_error=lambda _, code: self.counted.append(code),

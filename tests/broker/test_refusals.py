@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from headrace.apis import produce
 from headrace.apis.api import Context, Encoded
+from headrace.broker.record_validation import RecordValidation
 from headrace.broker.refusals import LASTING_S, MOST, UNDER_WAY_BEHIND, BehindRefusedError, Refusals
 from headrace.core.errors import ApiError, DiskFullError, ErrorCode
 from headrace.storage.producers import SEQUENCE_MASK
+from headrace.testing.metadata import InlineWorkers
 from headrace.testing.partitions import open_partition
 from headrace.wire import batch, messages
 from headrace.wire.produce_request import ProduceRequest
@@ -151,7 +153,10 @@ class Broker:
         self.service: Any = SimpleNamespace(
             partitions=SimpleNamespace(get=self._get, replica=lambda topic, index: self.partitions[index]),
             refusals=Refusals(),
-            clock=SimpleNamespace(monotonic=lambda: 0.0),
+            clock=SimpleNamespace(monotonic=lambda: 0.0, now_ms=lambda: 1000),
+            validation=RecordValidation(),
+            workers=InlineWorkers(),
+            admission=SimpleNamespace(queues={}),
             topic_name=lambda _: "orders",
             count_error=lambda _, code: None,
         )

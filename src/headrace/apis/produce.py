@@ -1,17 +1,18 @@
 """Produce, versions 3-13 (0-2 are advertised, because old librdkafka turns compression off without them, and refused).
 
-Each partition's batch is checked (header, CRC, limits), stamped and appended as it came; records are not opened, except
-that a compacted topic refuses records without a key. `acks=0` gets no answer, and an error closes the connection, as in
-Kafka; `acks=1` is answered from the page cache; `acks=all` waits for the high watermark, which with `flush=ack` means
-that the batch is synced on every replica that is in sync. If there are fewer of these than `min.insync.replicas`, the
-batch is refused (NOT_ENOUGH_REPLICAS), or, when they became fewer after it was appended, answered with
-NOT_ENOUGH_REPLICAS_AFTER_APPEND. The order of appends is the order of arrival.
+Each partition's batch is checked (header, CRC, limits, and the records as `headrace.record.validation` says), stamped
+and appended as it came. `acks=0` gets no answer, and an error closes the connection, as in Kafka; `acks=1` is answered
+from the page cache; `acks=all` waits for the high watermark, which with `flush=ack` means that the batch is synced on
+every replica that is in sync. If there are fewer of these than `min.insync.replicas`, the batch is refused
+(NOT_ENOUGH_REPLICAS), or, when they became fewer after it was appended, answered with
+NOT_ENOUGH_REPLICAS_AFTER_APPEND. The order of appends to a partition is the order of arrival: while the records of a
+batch are looked at in a worker, later requests for its partition wait.
 
 A transactional batch is appended if its partition is in the producer's transaction; from version 12 on it is put there
 by being sent (KIP-890). If the coordinator has to be asked for that, later requests of the same producer wait, too.
 
-Differs from Kafka: the records inside a batch are not validated one by one; a batch is what its header says. When a
-batch of an idempotent producer is refused for a passing reason, those behind it are, too (`broker/refusals.py`).
+Differs from Kafka: unless `headrace.record.validation` is `full`, not every record is looked at. When a batch of an
+idempotent producer is refused for a passing reason, those behind it are, too (`broker/refusals.py`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from headrace.apis.api import Api, Context, Encoded
 from headrace.broker.admission import Candidate, Ticket
-from headrace.broker.compressing import in_codec
+from headrace.broker.record_validation import KeylessRecordError, at_once
 from headrace.broker.refusals import PASSING, Place
 from headrace.broker.service import few_in_sync
 from headrace.broker.waiting import Commit
@@ -45,23 +46,56 @@ Verdicts = Mapping[tuple[str, int], ApiError | None]  # by topic and partition: 
 NO_VERDICTS: Verdicts = {}
 TopicAnswer = tuple[str, "UUID | None", list[ProducedPartition]]
 Wait = tuple["Partition", int, list[ProducedPartition], int]  # partition, next offset, where the answer stands
+# A batch whose header is right; whether its records are, too, or are still to be looked at.
+Examined = tuple["Partition", bytes, list[batch.BatchHeader], bool]
+Examinations = list[Examined | ApiError]  # of a request's batches, in their order
 
 
 def handle(ctx: Context, request: ProduceRequest) -> Encoded | Awaitable[Encoded | None] | None:
-    if request.transactional_id is None:
-        if len(request.topics) == 1 and len(request.topics[0][2]) == 1 and request.acks:
-            return _append_one(ctx, request)
-        return _append_all(ctx, request, NO_VERDICTS)
-    candidates = _candidates(ctx, request)
-    if not candidates or ctx.service.admission.needs_no_wait(candidates):
-        return _append_all(ctx, request, NO_VERDICTS)
+    topics = request.topics
+    if request.transactional_id is None and request.acks and len(topics) == 1 and len(topics[0][2]) == 1:
+        return _handle_one(ctx, request)
+    admission = ctx.service.admission
+    examined = _examine_all(ctx, request)
+    must_wait = any(_is_slow(one) for one in examined)
+    candidates = [] if request.transactional_id is None else _candidates(ctx, request)
+    if not candidates:
+        queues = admission.queues
+        if must_wait or (queues and any(place in queues for place in _places(examined))):
+            return _wait(ctx, request, examined)
+        return _append_all(ctx, request, examined, NO_VERDICTS)
     if any(one[1:3] != candidates[0][1:3] for one in candidates):
         several = ApiError(ErrorCode.invalid_producer_id_mapping, "transactional batches of more than one producer")
-        return _append_all(ctx, request, {one.place: several for one in candidates})
-    ticket = ctx.service.admission.enter(candidates[0].producer_id)  # now: the order of arrival counts
-    task = asyncio.get_running_loop().create_task(_in_turn(ctx, request, candidates, ticket))
-    task.add_done_callback(ticket.leave)  # even if it is cancelled before it begins
-    return task
+        return _append_all(
+            ctx,
+            request,
+            [several if _is_slow(one) else one for one in examined],
+            {one.place: several for one in candidates},
+        )
+    if must_wait or not admission.needs_no_wait(candidates):
+        return _wait(ctx, request, examined, candidates)
+    return _append_all(ctx, request, examined, NO_VERDICTS)
+
+
+def _handle_one(ctx: Context, request: ProduceRequest) -> Encoded | Awaitable[Encoded | None]:
+    """The common case: one partition, and an answer is wanted."""
+    given, topic_id, ((index, records),) = request.topics[0]
+    waits: list[Wait] = []
+    rows: list[ProducedPartition] = []
+    try:
+        name = given if topic_id is None else ctx.service.topic_name(topic_id)
+        _check_request(ctx, request, name)
+        examined = _examine(ctx, name or "", index, records)
+        queues = ctx.service.admission.queues
+        if not examined[3] or (queues and (name, index) in queues):
+            return _wait(ctx, request, [examined])
+        rows.append(_append(ctx, request, (given, topic_id, index), examined, NO_VERDICTS, waits, rows))
+    except ApiError as error:
+        rows.append(_refused(ctx, index, _reason(ctx, (given, topic_id, index), records, error)))
+    answers: list[TopicAnswer] = [(given, topic_id, rows)]
+    if not waits:
+        return Encoded(produce_answer(ctx.version, answers))
+    return _when_committed(ctx, request.timeout_ms, answers, waits)
 
 
 def _candidates(ctx: Context, request: ProduceRequest) -> list[Candidate]:
@@ -83,32 +117,87 @@ def _candidates(ctx: Context, request: ProduceRequest) -> list[Candidate]:
     return found
 
 
+# -- what is looked at before anything is appended
+
+
+def _examine_all(ctx: Context, request: ProduceRequest) -> Examinations:
+    found: Examinations = []
+    for given, topic_id, batches in request.topics:
+        name = given if topic_id is None else ctx.service.topic_name(topic_id)
+        for index, records in batches:
+            try:
+                _check_request(ctx, request, name)
+                found.append(_examine(ctx, name or "", index, records))
+            except ApiError as error:
+                found.append(error)
+    return found
+
+
+def _examine(ctx: Context, name: str, index: int, records: bytes | None) -> Examined:
+    if name in limits.INTERNAL_TOPICS:
+        raise ApiError(ErrorCode.invalid_topic_exception, f"{name} is internal")
+    try:
+        partition = ctx.service.partitions.get(name, index)
+    except ApiError:
+        if (fault := limits.topic_name_fault(name)) is not None:
+            raise ApiError(ErrorCode.invalid_topic_exception, fault) from None
+        raise
+    if records is None:
+        raise ApiError(ErrorCode.invalid_record, "a partition without records")
+    config = partition.log.config
+    headers = batch.check(records, max_batch_bytes=config.max_message_bytes, zstd=ctx.version >= ZSTD_FROM)
+    right = at_once(records, headers, config, ctx.service.clock.now_ms)
+    return (partition, records, headers, False) if right is None else (partition, *right, True)
+
+
+def _is_slow(one: Examined | ApiError) -> bool:
+    return not isinstance(one, ApiError) and not one[3]
+
+
+def _places(examined: Examinations) -> set[tuple[str, int]]:
+    return {(one[0].topic, one[0].index) for one in examined if not isinstance(one, ApiError)}
+
+
+def _wait(
+    ctx: Context, request: ProduceRequest, examined: Examinations, candidates: Sequence[Candidate] = ()
+) -> asyncio.Task[Encoded | None]:
+    """Append when all is known, and those who came before have appended."""
+    keys = {candidates[0].producer_id} if candidates else _places(examined)
+    ticket = ctx.service.admission.enter(keys)  # now: the order of arrival counts
+    task = asyncio.get_running_loop().create_task(_in_turn(ctx, request, examined, candidates, ticket))
+    task.add_done_callback(ticket.leave)  # even if it is cancelled before it begins
+    return task
+
+
 async def _in_turn(
-    ctx: Context, request: ProduceRequest, candidates: Sequence[Candidate], ticket: Ticket
+    ctx: Context, request: ProduceRequest, examined: Examinations, candidates: Sequence[Candidate], ticket: Ticket
 ) -> Encoded | None:
+    examined = [await _examine_slowly(ctx, one) for one in examined]
     await ticket.turn()
-    assert request.transactional_id is not None
-    verdicts = await ctx.service.admission.admit(request.transactional_id, candidates, ctx.version)
-    outcome = _append_all(ctx, request, verdicts)
+    verdicts = NO_VERDICTS
+    if candidates:
+        assert request.transactional_id is not None
+        verdicts = await ctx.service.admission.admit(request.transactional_id, candidates, ctx.version)
+    outcome = _append_all(ctx, request, examined, verdicts)
     ticket.leave()
     return await outcome if isinstance(outcome, asyncio.Future) else outcome
 
 
-def _append_one(ctx: Context, request: ProduceRequest) -> Encoded | asyncio.Future[Encoded]:
-    """What `_append_all` does, for the common case: one partition, and an answer is wanted."""
-    given, topic_id, ((index, records),) = request.topics[0]
-    waits: list[Wait] = []
-    rows: list[ProducedPartition] = []
+async def _examine_slowly(ctx: Context, one: Examined | ApiError) -> Examined | ApiError:
+    if isinstance(one, ApiError) or one[3]:
+        return one
+    partition, records, headers, _ = one
+    service = ctx.service
     try:
-        name = given if topic_id is None else ctx.service.topic_name(topic_id)
-        _check_request(ctx, request, name)
-        rows.append(_append(ctx, request, name or "", (given, topic_id, index), records, NO_VERDICTS, waits, rows))
+        right = await service.validation.in_turns(
+            records, headers, partition.log.config, service.clock.now_ms, service.workers
+        )
     except ApiError as error:
-        rows.append(_refused(ctx, index, _reason(ctx, (given, topic_id, index), records, error)))
-    answers: list[TopicAnswer] = [(given, topic_id, rows)]
-    if not waits:
-        return Encoded(produce_answer(ctx.version, answers))
-    return _when_committed(ctx, request.timeout_ms, answers, waits)
+        return error
+    return partition, *right, True
+
+
+# -- appending
 
 
 def _check_request(ctx: Context, request: ProduceRequest, name: str | None) -> None:
@@ -118,27 +207,32 @@ def _check_request(ctx: Context, request: ProduceRequest, name: str | None) -> N
         raise ApiError(ErrorCode.invalid_required_acks)
 
 
-def _append_all(ctx: Context, request: ProduceRequest, verdicts: Verdicts) -> Encoded | asyncio.Future[Encoded] | None:
+def _append_all(
+    ctx: Context, request: ProduceRequest, examined: Examinations, verdicts: Verdicts
+) -> Encoded | asyncio.Future[Encoded] | None:
     acks = request.acks
     waits: list[Wait] = []
     answers: list[TopicAnswer] = []
     seen: set[tuple[str, int]] = set()
+    each = iter(examined)
     for given, topic_id, batches in request.topics:
-        name = given if topic_id is None else ctx.service.topic_name(topic_id)
         rows: list[ProducedPartition] = []
         answers.append((given, topic_id, rows))
         for index, records in batches:
+            place = (given, topic_id, index)
             try:
-                _check_request(ctx, request, name)
-                place = (name or "", index)
-                if place in seen:
+                one = next(each)
+                if isinstance(one, ApiError):
+                    raise one
+                where = (one[0].topic, index)
+                if where in seen:
                     raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
-                seen.add(place)
-                if verdicts and (fault := verdicts.get(place)) is not None:
+                seen.add(where)
+                if verdicts and (fault := verdicts.get(where)) is not None:
                     raise fault
-                row = _append(ctx, request, place[0], (given, topic_id, index), records, verdicts, waits, rows)
+                row = _append(ctx, request, place, one, verdicts, waits, rows)
             except ApiError as error:
-                reason = _reason(ctx, (given, topic_id, index), records, error)
+                reason = _reason(ctx, place, records, error)
                 if acks == 0:
                     raise ProtocolError(f"Produce with acks=0 failed: {reason}") from error
                 row = _refused(ctx, index, reason)
@@ -153,42 +247,25 @@ def _append_all(ctx: Context, request: ProduceRequest, verdicts: Verdicts) -> En
 def _append(
     ctx: Context,
     request: ProduceRequest,
-    name: str,
     place: Place,
-    records: bytes | None,
+    examined: Examined,
     verdicts: Verdicts,
     waits: list[Wait],
     rows: list[ProducedPartition],
 ) -> ProducedPartition:
-    index = place[2]
-    if name in limits.INTERNAL_TOPICS:
-        raise ApiError(ErrorCode.invalid_topic_exception, f"{name} is internal")
-    try:
-        partition = ctx.service.partitions.get(name, index)
-    except ApiError:
-        if (fault := limits.topic_name_fault(name)) is not None:
-            raise ApiError(ErrorCode.invalid_topic_exception, fault) from None
-        raise
+    partition, records, headers, _ = examined
     log = partition.log
-    config = log.config
     if request.acks == -1 and few_in_sync(partition):
         raise ApiError(ErrorCode.not_enough_replicas)
-    if records is None:
-        raise ApiError(ErrorCode.invalid_record, "a partition without records")
-    headers = batch.check(records, max_batch_bytes=config.max_message_bytes, zstd=ctx.version >= ZSTD_FROM)
     if headers[0].attributes & TRANSACTIONAL:
         _check_admitted(request, partition, headers[0], verdicts)
-    if config.compacts:
-        _check_keys(records, headers)
-    if config.compression_type != "producer":
-        records, headers = in_codec(records, headers, config)
     if ctx.service.refusals:
         is_known = log.producers.get(headers[0].producer_id) is not None
         ctx.service.refusals.check(place, headers[0], ctx.service.clock.monotonic(), is_known=is_known)
     appended = partition.append(bytearray(records), headers)
     if request.acks == -1 and partition.high_watermark <= appended.last_offset:
         waits.append((partition, appended.last_offset + 1, rows, len(rows)))
-    return ProducedPartition(index, 0, appended.base_offset, appended.append_time_ms, log.start_offset)
+    return ProducedPartition(place[2], 0, appended.base_offset, appended.append_time_ms, log.start_offset)
 
 
 def _reason(ctx: Context, place: Place, records: bytes | None, error: ApiError) -> ApiError:
@@ -219,21 +296,6 @@ def _check_admitted(
     place = (partition.topic, partition.index)
     if place not in verdicts and not partition.in_transaction(header.producer_id, header.producer_epoch):
         raise ApiError(ErrorCode.unknown_topic_or_partition)  # it came into being while the others were asked for
-
-
-def _check_keys(records: bytes, headers: Sequence[batch.BatchHeader]) -> None:
-    for header in headers:
-        keyless = batch.records_without_key(records, header)
-        if keyless:
-            raise KeylessRecordError(keyless)
-
-
-class KeylessRecordError(ApiError):
-    """A compacted topic got records without a key; the answer names each of them."""
-
-    def __init__(self, numbers: list[int]) -> None:
-        super().__init__(ErrorCode.invalid_record, "a compacted topic accepts only records that have a key")
-        self.numbers = numbers
 
 
 def _refused(ctx: Context, index: int, error: ApiError) -> ProducedPartition:

@@ -1,18 +1,21 @@
-"""Which transactional batches may be appended: those whose partition is in their producer's transaction (KIP-890).
+"""When a batch may be appended: after those that came before it, and, if it is transactional, when its partition is in
+its producer's transaction (KIP-890).
 
 Rules:
+- A request that has to wait (its batches are looked at in a worker, the coordinator is asked) takes a place in the
+  queue of each of its partitions, and of its producer if it is transactional. Whatever comes later for one of these
+  waits behind it: batches are appended in the order of their arrival.
+- Places in all queues are taken at once, so no two requests wait for each other.
 - A partition in which the transaction is open already needs no question. For any other the coordinator is asked: newer
   producers are put into the transaction by that, older ones must have seen to it themselves.
 - The coordinator's answer holds at the moment it is given: the append follows without awaiting.
-- Batches of one producer are admitted in the order of their arrival: while one waits for the coordinator, all that come
-  later wait behind it.
 - Newer producers begin at sequence 0 in a partition whose log does not know them (KIP-890).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from headrace.broker.transactions import IMPLICIT_FROM, produce_error
@@ -54,52 +57,55 @@ class Candidate(NamedTuple):
 
 
 class Ticket:
-    """A place in a queue."""
+    """A place in some queues."""
 
     __slots__ = ("_before", "left")
 
-    def __init__(self, before: asyncio.Future[None] | None) -> None:
+    def __init__(self, before: list[asyncio.Future[None]]) -> None:
         self._before = before
         self.left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def turn(self) -> None:
         """Wait for all who came before."""
-        if self._before is not None:
-            await asyncio.wait([self._before])  # which leaves it alone if we are cancelled
+        if self._before:
+            await asyncio.wait(self._before)  # which leaves them alone if we are cancelled
 
     def leave(self, *_: object) -> None:
         """Let the next one in; if we were given up while we waited, when those before us have left."""
         if self.left.done():
             return
-        if self._before is None or self._before.done():
+        waiting = next((before for before in self._before if not before.done()), None)
+        if waiting is None:
             self.left.set_result(None)
         else:
-            self._before.add_done_callback(self.leave)
+            waiting.add_done_callback(self.leave)
 
 
 class Admission:
-    """See the module."""
+    """The queues of a node's partitions and producers."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self.coordinator = coordinator
-        self._last: dict[
-            int, asyncio.Future[None]
-        ] = {}  # producer id -> resolved when the last in its queue is through
+        # By partition or producer id: resolved when the last in its queue is through. Empty in quiet times.
+        self.queues: dict[TopicPartition | int, asyncio.Future[None]] = {}
 
     def needs_no_wait(self, candidates: Sequence[Candidate]) -> bool:
         """Whether these batches, all of one producer, may be appended at once."""
-        return candidates[0].producer_id not in self._last and all(one.needs_no_question for one in candidates)
+        return candidates[0].producer_id not in self.queues and all(one.needs_no_question for one in candidates)
 
-    def enter(self, producer_id: int) -> Ticket:
-        """A place in the producer's queue, from now on."""
-        ticket = Ticket(self._last.get(producer_id))
-        self._last[producer_id] = ticket.left
-        ticket.left.add_done_callback(lambda left: self._forget(producer_id, left))
+    def enter(self, keys: Iterable[TopicPartition | int]) -> Ticket:
+        """A place in these queues, from now on."""
+        keys = tuple(keys)
+        ticket = Ticket([self.queues[key] for key in keys if key in self.queues])
+        for key in keys:
+            self.queues[key] = ticket.left
+        ticket.left.add_done_callback(lambda left: self._forget(keys, left))
         return ticket
 
-    def _forget(self, producer_id: int, left: asyncio.Future[None]) -> None:
-        if self._last.get(producer_id) is left:
-            del self._last[producer_id]
+    def _forget(self, keys: Iterable[TopicPartition | int], left: asyncio.Future[None]) -> None:
+        for key in keys:
+            if self.queues.get(key) is left:
+                del self.queues[key]
 
     async def admit(
         self, transactional_id: str, candidates: Sequence[Candidate], version: int

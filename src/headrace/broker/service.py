@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.departures import Departures
+from headrace.broker.record_validation import RecordValidation
 from headrace.broker.refusals import Refusals
 from headrace.core.errors import ApiError, ErrorCode
 
@@ -56,6 +57,7 @@ class Service:
     council: Council
     departures: Departures = field(default_factory=Departures)
     refusals: Refusals = field(default_factory=Refusals)
+    validation: RecordValidation = field(default_factory=RecordValidation)
     serving: bool = False  # clients; other nodes are always answered
     ready: bool = False
     _turn: int = 0

@@ -11,6 +11,7 @@ from headrace.core.units import DAY_MS, GIB, MIB, SECOND_MS
 Kind = Literal["disk", "memory"]
 Flush = Literal["ack", "interval", "os"]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
+RecordValidation = Literal["full", "ends", "header"]
 
 _INT_MAX = 2**31 - 1
 
@@ -118,6 +119,11 @@ class StorageSettings:
         "CreateTime",
         help="Whose time a record carries: the producer's, or the broker's at the append.",
         kafka="log.message.timestamp.type",
+    )
+    record_validation: RecordValidation = setting(
+        "ends",
+        help="What is looked at in a producer's batch besides its header and checksum: every record; the first and the "
+        "last one, after opening what is compressed; or nothing. Compacted topics look at every record.",
     )
     producer_expiry_ms: int = setting(
         DAY_MS,

@@ -19,7 +19,7 @@ from typing import Any, Final, cast
 from headrace.core.config import Check, ConfigType, at_least, between, suggestion
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.units import DAY_MS, GIB, HOUR_MS, MIB, MINUTE_MS
-from headrace.storage.settings import Flush, Kind, StorageSettings, TimestampType
+from headrace.storage.settings import Flush, Kind, RecordValidation, StorageSettings, TimestampType
 
 _METADATA: Final = "headrace.topic"
 _LONG_MAX: Final = 2**63 - 1
@@ -365,6 +365,18 @@ class TopicConfig:
         choices=("ack", "interval", "os"),
         setting="flush",
         doc="When bytes are forced to the disk: before the acknowledgement, at intervals, or by the system.",
+    )
+
+    record_validation: RecordValidation = _key(
+        "ends",
+        "headrace.record.validation",
+        ConfigType.STRING,
+        "storage.record_validation",
+        choices=("full", "ends", "header"),
+        setting="record_validation",
+        doc="What is looked at in a producer's batch besides its header and checksum: every record (`full`, as in "
+        "Kafka); the first and the last one, after opening what is compressed (`ends`); or nothing (`header`). "
+        "Compacted topics look at every record.",
     )
 
     @property

@@ -1,13 +1,12 @@
 """Record batches, format v2 (magic 2): the unit that is checked, stamped, stored and sent.
 
 Rules:
-- The broker treats a batch as opaque: only `check` (header and CRC) and `stamp` run on the hot path.
+- `check` looks at header and CRC, `validation` at the records inside; `stamp` writes what the leader decides.
 - `base_offset` and `leader_epoch` lie outside the CRC, so stamping does not touch the checksum.
 - Records are opened only by `records` and built only by `build` (module `records`); decompression is bounded.
 
-Differs from Kafka, whose validator opens every batch: records inside are not looked at; a partial batch at the end
-is refused and not cut off; an unknown codec is UNSUPPORTED_COMPRESSION_TYPE; times before 1970 and a client's own
-LogAppendTime bit are always INVALID_TIMESTAMP.
+Differs from Kafka: a partial batch at the end is refused and not cut off; an unknown codec is
+UNSUPPORTED_COMPRESSION_TYPE; times before 1970 and a client's own LogAppendTime bit are always INVALID_TIMESTAMP.
 """
 
 from __future__ import annotations
@@ -73,6 +72,7 @@ __all__ = [
     "stamp",
     "stamp_append_time",
     "uses_append_time",
+    "with_max_timestamp",
 ]
 
 _FORBIDDEN = APPEND_TIME | CONTROL | DELETE_HORIZON
@@ -237,6 +237,16 @@ def crc_matches(data: bytes | bytearray | memoryview, header: BatchHeader) -> bo
 def stamp(data: bytearray, header: BatchHeader, *, base_offset: int, leader_epoch: int) -> None:
     """Write offset and leader epoch into the batch in place."""
     STAMP.pack_into(data, header.position, base_offset, header.size - LENGTH_OVERHEAD, leader_epoch)
+
+
+def with_max_timestamp(data: bytes, header: BatchHeader, timestamp_ms: int) -> tuple[bytes, list[BatchHeader]]:
+    """A lone batch with another largest timestamp, and a new CRC."""
+    changed = bytearray(data)
+    TIMESTAMP.pack_into(changed, header.position + MAX_TIMESTAMP_AT, timestamp_ms)
+    with memoryview(changed) as view:
+        crc = crc32c(view[header.position + ATTRIBUTES_AT : header.position + header.size])
+    CRC.pack_into(changed, header.position + CRC_AT, crc)
+    return bytes(changed), [header._replace(max_timestamp=timestamp_ms, crc=crc)]
 
 
 def stamp_append_time(data: bytearray, header: BatchHeader, *, timestamp_ms: int) -> None:

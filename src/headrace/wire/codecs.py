@@ -3,7 +3,9 @@
 Rules:
 - Output never grows beyond `max_bytes`, and memory stays within a small multiple of it: a compression bomb is an
   ApiError, never an allocation.
-- Whatever a codec does not like is ApiError(corrupt_message).
+- Whatever a codec does not like is ApiError(corrupt_message). What opens to too much is a TooLargeToOpenError, also
+  corrupt_message: it may be opened again with a larger bound.
+- `open_into_room` may run in a worker: it holds the interpreter for no longer than it takes to copy `_AT_ONCE_BYTES`.
 - What we compress, the Java client can read: snappy in xerial framing, lz4 frames with independent blocks.
 """
 
@@ -12,12 +14,15 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from mmap import mmap
 from typing import Any, Final
 
 import cramjam
 
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.wire.layout import GZIP, LZ4, NONE, SNAPPY, ZSTD
+
+Room = bytes | bytearray | mmap  # all can be indexed, sliced and searched
 
 ZSTD_LEVEL: Final = 3
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
@@ -27,24 +32,36 @@ _LENGTH: Final = struct.Struct(">i")
 _SNAPPY_EXPANSION: Final = 64  # more than any snappy element can expand (64 bytes out of 3)
 _GZIP_MEMBERS: Final = 16  # producers write one; each further one costs a copy of what follows
 _FIRST_GUESS_BYTES: Final = 64 * 1024
-_GROWTH: Final = 8
-_UNTOUCHED: Final = bytes.fromhex("8f1ad5c3e7904b26b05d7a13f86e2c49")  # arbitrary; marks the end of a buffer
+_AT_ONCE_BYTES: Final = 1024 * 1024
+_UNTOUCHED: Final = bytes.fromhex("8f1ad5c3e7904b26b05d7a13f86e2c49")  # arbitrary; marks the end of a room
+
+
+class TooLargeToOpenError(ApiError):
+    """Compressed records open to more than is allowed."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(ErrorCode.corrupt_message, f"compressed records open to more than {max_bytes} bytes")
 
 
 def _corrupt(reason: object) -> ApiError:
     return ApiError(ErrorCode.corrupt_message, f"compressed records cannot be opened: {reason}")
 
 
-def _too_large(max_bytes: int) -> ApiError:
-    return ApiError(ErrorCode.corrupt_message, f"compressed records open to more than {max_bytes} bytes")
-
-
 def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
     """The opened bytes, at most `max_bytes` of them; otherwise ApiError(corrupt_message)."""
+    room, size = open_into_room(codec, data, max_bytes)
+    if type(room) is bytes:
+        return room
+    with memoryview(room) as view:
+        return bytes(view[:size])
+
+
+def open_into_room(codec: int, data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
+    """The opened bytes, at the beginning of a room that may be larger, and how many they are."""
     if codec == NONE:
         if len(data) > max_bytes:
-            raise _too_large(max_bytes)
-        return bytes(data)
+            raise TooLargeToOpenError(max_bytes)
+        return bytes(data), len(data)
     if codec == GZIP:
         return _gunzip(data, max_bytes)
     if codec == SNAPPY:
@@ -54,6 +71,11 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
     if codec == ZSTD:
         return _open_within(cramjam.zstd.decompress_into, data, max_bytes)
     raise ApiError(ErrorCode.unsupported_compression_type, f"codec {codec} is not known")
+
+
+def _new_room(size: int) -> bytearray | mmap:
+    """Room for `size` bytes. A large one has pages of its own, which are not touched before something is written."""
+    return bytearray(size) if size <= _AT_ONCE_BYTES else mmap(-1, size)
 
 
 def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
@@ -73,34 +95,42 @@ def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
     raise ApiError(ErrorCode.unsupported_compression_type, f"codec {codec} is not known")
 
 
-def _gunzip(data: bytes | memoryview, max_bytes: int) -> bytes:
+def _gunzip(data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
     # zlib, not cramjam: it stops at a given output length by itself.
-    parts: list[bytes] = []
-    left = max_bytes
+    room: bytearray | mmap | None = None
+    size = 0
     rest: bytes | memoryview = data
     for _ in range(_GZIP_MEMBERS):
         member = zlib.decompressobj(31)
-        try:
-            part = member.decompress(rest, left + 1)
-        except zlib.error as error:
-            raise _corrupt(error) from None
-        if len(part) > left:
-            raise _too_large(max_bytes)
-        if not member.eof:
-            raise _corrupt("gzip: it ends too early")
-        parts.append(part)
-        left -= len(part)
+        ended = False
+        while not ended:
+            try:
+                part = member.decompress(rest, min(_AT_ONCE_BYTES, max_bytes - size + 1))
+            except zlib.error as error:
+                raise _corrupt(error) from None
+            if size + len(part) > max_bytes:
+                raise TooLargeToOpenError(max_bytes)
+            rest, ended = member.unconsumed_tail, member.eof
+            if not (part or rest or ended):
+                raise _corrupt("gzip: it ends too early")
+            if room is None:
+                if ended and not member.unused_data:
+                    return part, len(part)
+                room = _new_room(max_bytes)
+            room[size : size + len(part)] = part
+            size += len(part)
         rest = member.unused_data
         if not rest:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            assert room is not None
+            return room, size
     raise _corrupt("gzip: too many members")
 
 
-def _unsnappy(data: bytes | memoryview, max_bytes: int) -> bytes:
+def _unsnappy(data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _unsnappy_block(data, max_bytes, max_bytes)
-    parts: list[bytes] = []
-    left = max_bytes
+    room: bytearray | mmap | None = None
+    size = 0
     position = len(_XERIAL_HEADER)
     end = len(data)
     while position < end:
@@ -110,43 +140,54 @@ def _unsnappy(data: bytes | memoryview, max_bytes: int) -> bytes:
         position += _LENGTH.size
         if not 0 < length <= end - position:
             raise _corrupt("snappy: a block's length is wrong")
-        part = _unsnappy_block(data[position : position + length], left, max_bytes)
-        parts.append(part)
-        left -= len(part)
+        part, part_size = _unsnappy_block(data[position : position + length], max_bytes - size, max_bytes)
         position += length
-    return b"".join(parts)
+        if room is None:
+            if position == end:
+                return part, part_size
+            room = _new_room(max_bytes)
+        with memoryview(part) as view:
+            room[size : size + part_size] = view[:part_size]
+        size += part_size
+    return (b"", 0) if room is None else (room, size)
 
 
-def _unsnappy_block(block: bytes | memoryview, left: int, max_bytes: int) -> bytes:
+def _unsnappy_block(block: bytes | memoryview, left: int, max_bytes: int) -> tuple[Room, int]:
     try:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > left:
-            raise _too_large(max_bytes)
+            raise TooLargeToOpenError(max_bytes)
         if size > len(block) * _SNAPPY_EXPANSION:
             raise _corrupt("snappy: a block claims more than it can hold")
-        return bytes(cramjam.snappy.decompress_raw(block))
+        if not size:
+            return bytes(cramjam.snappy.decompress_raw(block)), 0
+        room = _new_room(size)
+        return room, cramjam.snappy.decompress_raw_into(block, room)
     except cramjam.DecompressionError as error:
         raise _corrupt(error) from None
 
 
-def _open_within(into: Callable[[Any, Any], int], data: bytes | memoryview, max_bytes: int) -> bytes:
-    """Open into a buffer that grows only as the content proves to need it, and never beyond `max_bytes`."""
+def _open_within(into: Callable[[Any, Any], int], data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
+    """Open into a room of a likely size, and if that is too small, into one of `max_bytes`."""
     size = min(max_bytes, max(_FIRST_GUESS_BYTES, 4 * len(data)))
+    if size > _AT_ONCE_BYTES:
+        size = max_bytes
     while True:
-        room = bytearray(size)
-        if size < max_bytes:
-            room[-len(_UNTOUCHED) :] = _UNTOUCHED
+        room = _new_room(size + len(_UNTOUCHED))
+        room[size:] = _UNTOUCHED
         try:
             written = into(data, room)
         except cramjam.DecompressionError as error:
             # Either the room is full or the input is bad. cramjam tells the two apart only in words; the end of the
             # room tells it too.
-            if size >= max_bytes or room.endswith(_UNTOUCHED):
-                raise _corrupt(f"{error} (at most {max_bytes} bytes may come out)") from None
-            size = min(max_bytes, size * _GROWTH)
-            continue
-        with memoryview(room) as view:
-            return bytes(view[:written])
+            if room[size:] == _UNTOUCHED:
+                raise _corrupt(error) from None
+            written = size + 1
+        if written <= size:
+            return room, written
+        if size >= max_bytes:
+            raise TooLargeToOpenError(max_bytes)
+        size = max_bytes
 
 
 def _xerial(data: bytes) -> bytes:

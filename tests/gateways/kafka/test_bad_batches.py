@@ -15,6 +15,7 @@ from headrace.core.errors import ErrorCode
 from headrace.testing.peer import Peer
 from headrace.wire import layout
 from headrace.wire.batch import build
+from headrace.wire.codecs import compress
 
 NUMBERS = itertools.count(1)
 NOW_MS = 1_700_000_000_000
@@ -86,6 +87,68 @@ BAD: dict[str, tuple[Callable[[], bytes | None], ErrorCode]] = {
 }
 
 
+def around(payload: bytes, *, count: int = 3, codec: int = 0) -> bytes:
+    """A batch of any bytes, whose header and checksum are right."""
+    data = bytearray(
+        layout.HEADER.pack(0, 49 + len(payload), -1, 2, 0, codec, count - 1, NOW_MS, NOW_MS, -1, -1, -1, count)
+        + payload
+    )
+    struct.pack_into(">I", data, layout.CRC_AT, crc32c(bytes(data[layout.ATTRIBUTES_AT :])))
+    return bytes(data)
+
+
+def three(**options: Any) -> bytes:
+    """The records of a batch."""
+    return plain(**options)[layout.HEADER_BYTES :]
+
+
+CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+for codec_name, codec in CODECS.items():
+    BAD |= {
+        f"garbage as {codec_name}": (
+            lambda codec=codec: around(b"garbage" * 50, codec=codec),
+            ErrorCode.corrupt_message,
+        ),
+        f"nothing as {codec_name}": (lambda codec=codec: around(b"", codec=codec), ErrorCode.corrupt_message),
+        f"cut {codec_name}": (
+            lambda codec=codec: around(compress(codec, three() * 9)[:-9], codec=codec, count=27),
+            ErrorCode.corrupt_message,
+        ),
+        f"2^31-1 records in a few bytes of {codec_name}": (
+            lambda codec=codec: around(compress(codec, three()), codec=codec, count=2**31 - 1),
+            ErrorCode.invalid_record,
+        ),
+        f"one record fewer than there are, in {codec_name}": (
+            lambda codec=codec: around(compress(codec, three()), codec=codec, count=2),
+            ErrorCode.invalid_record,
+        ),
+        f"one record more than there are, in {codec_name}": (
+            lambda codec=codec: around(compress(codec, three()), codec=codec, count=4),
+            ErrorCode.invalid_record,
+        ),
+        f"zeros in {codec_name}": (
+            lambda codec=codec: around(compress(codec, bytes(1000)), codec=codec),
+            ErrorCode.invalid_record,
+        ),
+    }
+BAD |= {  # snappy cannot do that in so few bytes
+    f"a bomb of {codec_name}": (
+        lambda codec=CODECS[codec_name]: around(compress(codec, bytes(65 << 20)), codec=codec),
+        ErrorCode.corrupt_message,
+    )
+    for codec_name in ("gzip", "lz4", "zstd")
+}
+BAD |= {
+    "one record fewer than there are": (lambda: around(three(), count=2), ErrorCode.invalid_record),
+    "one record more than there are": (lambda: around(three() + bytes(7), count=4), ErrorCode.invalid_record),
+    "bytes behind the last record": (lambda: around(three() + b"more"), ErrorCode.invalid_record),
+    "records twice": (lambda: around(three() * 2, count=6), ErrorCode.invalid_record),
+    "zeros": (lambda: around(bytes(1000)), ErrorCode.invalid_record),
+    "a record with attributes": (lambda: around(three()[:1] + b"\x01" + three()[2:]), ErrorCode.invalid_record),
+    "a first offset that is not 0": (lambda: around(three()[:3] + b"\x04" + three()[4:]), ErrorCode.invalid_record),
+}
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_batch_is_refused_and_leaves_no_trace(peer: Peer, topic: str, name: str):
     make, code = BAD[name]
@@ -93,6 +156,46 @@ def test_a_bad_batch_is_refused_and_leaves_no_trace(peer: Peer, topic: str, name
     assert end_of(peer, topic) == 0
     assert produce(peer, topic, plain()).error_code == ErrorCode.none
     assert end_of(peer, topic) == 3
+
+
+def in_the_middle(change: Callable[[bytearray, int], None]) -> bytes:
+    """Three records with the bytes of the second one changed; they are nine bytes long."""
+    records = bytearray(three())
+    assert len(records) == 27
+    change(records, 9)
+    return bytes(records)
+
+
+def put(at: int, value: int) -> Callable[[bytearray, int], None]:
+    def change(records: bytearray, start: int) -> None:
+        records[start + at] = value
+
+    return change
+
+
+MIDDLE = {
+    "attributes": in_the_middle(put(1, 1)),
+    "an offset that was there before": in_the_middle(put(3, 0)),
+    "a key that is too long": in_the_middle(put(4, 60)),
+    "a negative length of a key": in_the_middle(put(4, 3)),
+    "a value that is too short": in_the_middle(put(6, 0)),
+    "headers that are not there": in_the_middle(put(8, 2)),
+}
+
+
+@pytest.mark.parametrize("codec", [0, *CODECS.values()])
+@pytest.mark.parametrize("name", MIDDLE)
+def test_full_validation_looks_at_every_record(peer: Peer, name: str, codec: int):
+    topic = fresh_topic(peer, headrace_record_validation="full")
+    row = produce(peer, topic, around(compress(codec, MIDDLE[name]), codec=codec))
+    assert row.error_code == ErrorCode.invalid_record
+    assert end_of(peer, topic) == 0
+    assert produce(peer, topic, plain(codec=codec)).error_code == ErrorCode.none
+
+
+def test_without_validation_the_header_is_believed(peer: Peer):
+    topic = fresh_topic(peer, headrace_record_validation="header")
+    assert produce(peer, topic, around(b"garbage" * 50, codec=3)).error_code == ErrorCode.none
 
 
 def test_a_timestamp_from_the_far_future_is_refused(peer: Peer):
@@ -212,7 +315,7 @@ def test_what_came_behind_a_refused_first_batch_is_not_taken_before_it(peer: Pee
     topic = f"batches-{next(NUMBERS)}"
     assert produce(peer, topic, first).error_code == ErrorCode.unknown_topic_or_partition
     create(peer, topic)
-    assert produce(peer, topic, second).error_code == ErrorCode.out_of_order_sequence_number
+    assert produce(peer, topic, second).error_code == ErrorCode.unknown_topic_or_partition
     assert [produce(peer, topic, each).base_offset for each in (first, second)] == [0, 3]
 
 
