@@ -31,7 +31,8 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _LENGTH: Final = struct.Struct(">i")
 _SNAPPY_EXPANSION: Final = 64  # more than any snappy element can expand (64 bytes out of 3)
 _GZIP_MEMBERS: Final = 16  # producers write one; each further one costs a copy of what follows
-_FIRST_GUESS_BYTES: Final = 64 * 1024
+_FIRST_GUESS_BYTES: Final = 4 * 1024
+_GROWTH: Final = 8
 _AT_ONCE_BYTES: Final = 1024 * 1024
 _UNTOUCHED: Final = bytes.fromhex("8f1ad5c3e7904b26b05d7a13f86e2c49")  # arbitrary; marks the end of a room
 
@@ -168,26 +169,26 @@ def _unsnappy_block(block: bytes | memoryview, left: int, max_bytes: int) -> tup
 
 
 def _open_within(into: Callable[[Any, Any], int], data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
-    """Open into a room of a likely size, and if that is too small, into one of `max_bytes`."""
-    size = min(max_bytes, max(_FIRST_GUESS_BYTES, 4 * len(data)))
-    if size > _AT_ONCE_BYTES:
-        size = max_bytes
+    """Open into a room that grows only as the content proves to need it, and never beyond `max_bytes`."""
+    size = max(_FIRST_GUESS_BYTES, _GROWTH * len(data))
     while True:
+        if size > min(max_bytes, _AT_ONCE_BYTES):
+            size = max_bytes  # pages that are not touched cost nothing
         room = _new_room(size + len(_UNTOUCHED))
-        room[size:] = _UNTOUCHED
+        room[size : size + len(_UNTOUCHED)] = _UNTOUCHED
         try:
             written = into(data, room)
         except cramjam.DecompressionError as error:
             # Either the room is full or the input is bad. cramjam tells the two apart only in words; the end of the
             # room tells it too.
-            if room[size:] == _UNTOUCHED:
+            if room[size : size + len(_UNTOUCHED)] == _UNTOUCHED:
                 raise _corrupt(error) from None
             written = size + 1
         if written <= size:
             return room, written
         if size >= max_bytes:
             raise TooLargeToOpenError(max_bytes)
-        size = max_bytes
+        size *= _GROWTH
 
 
 def _xerial(data: bytes) -> bytes:

@@ -182,10 +182,7 @@ def _pass_over(
             position = _behind(room, value, position)
         if position >= end:
             _invalid("a record's fields do not fit into it")
-        if room[position]:
-            position = _behind_headers(room, position, end)
-        else:
-            position += 1
+        position = _behind_headers(room, position, end) if room[position] else position + 1
         if position != end:
             _invalid("a record's length does not match its content")
     return position, oldest, newest
