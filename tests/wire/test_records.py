@@ -100,11 +100,6 @@ def test_append_time_is_every_records_time():
     assert opened(batch_of(b"\x0c\x00\x08\x00\x01\x01\x00"))[0].timestamp == TIME + 4
 
 
-def test_records_without_key_are_found_for_compacted_topics():
-    data = batch.build([(b"a", b"1"), (None, b"2"), (b"", b"3"), (None, None)], timestamp_ms=TIME, codec=layout.ZSTD)
-    assert batch.records_without_key(data, header_of(data)) == [1, 3]
-
-
 def test_a_batch_can_be_rebuilt_with_fewer_records():
     items = [(b"k%d" % place, b"v") for place in range(5)]
     options = {

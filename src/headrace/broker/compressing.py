@@ -2,8 +2,8 @@
 
 Rules:
 - A batch that has the codec already stays as it is, whatever its level.
-- This runs where the batch is appended, on the loop: what opens to more than `OPENED_BYTES` stays as its producer sent
-  it, and so does what cannot be opened.
+- `record_validation` calls this, for large batches in a worker. What opens to more than `OPENED_BYTES` stays as its
+  producer sent it, and so does what cannot be opened (with `headrace.record.validation=header`).
 - Offsets, sequences and timestamps stay; the size is checked again.
 """
 

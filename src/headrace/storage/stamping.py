@@ -2,8 +2,8 @@
 
 Rules:
 - Nothing is refused after the first byte was changed.
-- The cost is per batch. A batch's header tells its first and its largest timestamp; records are not opened, so a record
-  between them that is too old passes (Kafka opens the batch and refuses it).
+- The cost is per batch. A batch's header tells its first and its largest timestamp; that the records in it agree is
+  seen to before (`headrace.record.validation=full`), or not: then one that is too old passes, unlike in Kafka.
 """
 
 from __future__ import annotations

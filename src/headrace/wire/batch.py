@@ -41,7 +41,7 @@ from headrace.wire.layout import (
     ZSTD,
 )
 from headrace.wire.records import Record, build, rebuild, records
-from headrace.wire.skim import Glimpse, horizon_of, payload_of, recompress, records_without_key, repack, skim
+from headrace.wire.skim import Glimpse, horizon_of, payload_of, recompress, repack, skim
 
 __all__ = [
     "ATTRIBUTES_AT",
@@ -66,7 +66,6 @@ __all__ = [
     "rebuild",
     "recompress",
     "records",
-    "records_without_key",
     "repack",
     "skim",
     "stamp",

@@ -1,7 +1,7 @@
 """Records: opened out of a batch, and built into one.
 
 Rules:
-- Nothing here runs on the hot path: Produce and Fetch treat batches as opaque.
+- Nothing here runs on the hot path: Produce and Fetch build no records.
 - Every length and count is checked against the bytes that are there. Anything malformed is
   ApiError(corrupt_message), whatever the bytes.
 - Decompression is bounded (`codecs`).

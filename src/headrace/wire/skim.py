@@ -148,18 +148,6 @@ def repack(header: BatchHeader, payload: bytes, kept: Sequence[Glimpse], *, hori
     )
 
 
-def records_without_key(
-    data: bytes | memoryview, header: BatchHeader, *, max_bytes: int = DECOMPRESSED_BYTES
-) -> list[int]:
-    """Places in the batch (from 0) of the records that a compacted topic must refuse. Raises ApiError."""
-    found: list[int] = []
-    number = 0
-    for glimpses in skim(payload_of(data, header, max_bytes=max_bytes), header):
-        found += [number + place for place, glimpse in enumerate(glimpses) if glimpse[5] is None]
-        number += len(glimpses)
-    return found
-
-
 def recompress(data: bytes, header: BatchHeader, codec: int, *, level: int | None, max_bytes: int) -> bytes:
     """The same batch in another codec. Raises ApiError(corrupt_message), also if it opens to more than `max_bytes`."""
     return seal(
