@@ -212,6 +212,22 @@ def test_a_client_that_goes_away_holds_nobody_up() -> None:
     asyncio.run(run())
 
 
+def test_batches_that_are_opened_at_the_same_time_do_not_see_each_others_records() -> None:
+    async def run() -> None:
+        workers = ThreadWorkers(4)
+        stage = Stage(workers, record_validation="full")
+        sent = []
+        for number in range(24):
+            sent.append(stage.send((number % 2, batch_of(20_000, 1 + number % 4, b"%d" % number))))
+            if number % 5 == 4:
+                await asyncio.sleep(0)
+                sent.pop().cancel()  # while a worker may be at it
+        assert {code for each in sent for code in await stage.codes(each)} == {ErrorCode.none}
+        workers.close()
+
+    asyncio.run(run())
+
+
 def test_many_records_are_looked_at_in_slices() -> None:
     """A hundred thousand records come out of a few kilobytes: others have their turns meanwhile."""
 

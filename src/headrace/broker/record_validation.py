@@ -27,11 +27,13 @@ from headrace.broker.compressing import CODECS, in_codec
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import DECOMPRESSED_BYTES
 from headrace.wire import batch
-from headrace.wire.codecs import TooLargeToOpenError
+from headrace.wire.codecs import TooLargeToOpenError, room_for
 from headrace.wire.layout import CODEC_MASK, HEADER_BYTES, NONE
 from headrace.wire.validation import Opened, Scan, ends_are_right
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from headrace.core.ports import Workers
     from headrace.storage.topic_config import TopicConfig
     from headrace.wire.batch import BatchHeader
@@ -88,6 +90,7 @@ class RecordValidation:
     def __init__(self) -> None:
         self._usual = asyncio.Semaphore(OPENED_TOGETHER)
         self._large = asyncio.Semaphore(1)
+        self._rooms: list[mmap] = []  # that nobody uses now; at most one for each of `_usual`
 
     async def in_turns(
         self,
@@ -104,8 +107,16 @@ class RecordValidation:
             return await self._look(opened, records, headers, config, now_ms, workers)
         try:
             async with self._usual:
-                opened = await workers.run(partial(Opened, records, header, USUAL_BYTES))
-                return await self._look(opened, records, headers, config, now_ms, workers)
+                room = self._rooms.pop() if self._rooms else room_for(USUAL_BYTES)
+                try:
+                    opened = await workers.run(partial(Opened, records, header, USUAL_BYTES, room))
+                    found = await self._look(opened, records, headers, config, now_ms, workers)
+                except ApiError:
+                    self._rooms.append(room)
+                    raise
+                # Not `finally`: when we are cancelled, a worker may still be writing to the room.
+                self._rooms.append(room)
+                return found
         except TooLargeToOpenError:
             pass
         async with self._large:

@@ -57,21 +57,29 @@ def decompress(codec: int, data: bytes | memoryview, max_bytes: int) -> bytes:
         return bytes(view[:size])
 
 
-def open_into_room(codec: int, data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
-    """The opened bytes, at the beginning of a room that may be larger, and how many they are."""
+def open_into_room(codec: int, data: bytes | memoryview, max_bytes: int, room: mmap | None = None) -> tuple[Room, int]:
+    """The opened bytes, at the beginning of a room that may be larger, and how many they are.
+
+    `room`: one from `room_for(max_bytes)`, that may be used again and again: fresh pages cost more than the codec.
+    """
     if codec == NONE:
         if len(data) > max_bytes:
             raise TooLargeToOpenError(max_bytes)
         return bytes(data), len(data)
     if codec == GZIP:
-        return _gunzip(data, max_bytes)
+        return _gunzip(data, max_bytes, room)
     if codec == SNAPPY:
-        return _unsnappy(data, max_bytes)
+        return _unsnappy(data, max_bytes, room)
     if codec == LZ4:
-        return _open_within(cramjam.lz4.decompress_into, data, max_bytes)
+        return _open_within(cramjam.lz4.decompress_into, data, max_bytes, room)
     if codec == ZSTD:
-        return _open_within(cramjam.zstd.decompress_into, data, max_bytes)
+        return _open_within(cramjam.zstd.decompress_into, data, max_bytes, room)
     raise ApiError(ErrorCode.unsupported_compression_type, f"codec {codec} is not known")
+
+
+def room_for(max_bytes: int) -> mmap:
+    """Room for the largest output that is allowed."""
+    return mmap(-1, max_bytes + len(_UNTOUCHED))
 
 
 def _new_room(size: int) -> bytearray | mmap:
@@ -96,7 +104,7 @@ def compress(codec: int, data: bytes, level: int | None = None) -> bytes:
     raise ApiError(ErrorCode.unsupported_compression_type, f"codec {codec} is not known")
 
 
-def _gunzip(data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
+def _gunzip(data: bytes | memoryview, max_bytes: int, given: mmap | None) -> tuple[Room, int]:
     # zlib, not cramjam: it stops at a given output length by itself.
     room: bytearray | mmap | None = None
     size = 0
@@ -117,7 +125,7 @@ def _gunzip(data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
             if room is None:
                 if ended and not member.unused_data:
                     return part, len(part)
-                room = _new_room(max_bytes)
+                room = given or _new_room(max_bytes)
             room[size : size + len(part)] = part
             size += len(part)
         rest = member.unused_data
@@ -127,7 +135,7 @@ def _gunzip(data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
     raise _corrupt("gzip: too many members")
 
 
-def _unsnappy(data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
+def _unsnappy(data: bytes | memoryview, max_bytes: int, given: mmap | None) -> tuple[Room, int]:
     if data[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         return _unsnappy_block(data, max_bytes, max_bytes)
     room: bytearray | mmap | None = None
@@ -146,7 +154,7 @@ def _unsnappy(data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
         if room is None:
             if position == end:
                 return part, part_size
-            room = _new_room(max_bytes)
+            room = given or _new_room(max_bytes)
         with memoryview(part) as view:
             room[size : size + part_size] = view[:part_size]
         size += part_size
@@ -168,13 +176,15 @@ def _unsnappy_block(block: bytes | memoryview, left: int, max_bytes: int) -> tup
         raise _corrupt(error) from None
 
 
-def _open_within(into: Callable[[Any, Any], int], data: bytes | memoryview, max_bytes: int) -> tuple[Room, int]:
+def _open_within(
+    into: Callable[[Any, Any], int], data: bytes | memoryview, max_bytes: int, given: mmap | None
+) -> tuple[Room, int]:
     """Open into a room that grows only as the content proves to need it, and never beyond `max_bytes`."""
-    size = max(_FIRST_GUESS_BYTES, _GROWTH * len(data))
+    size = max(_FIRST_GUESS_BYTES, _GROWTH * len(data)) if given is None else max_bytes
     while True:
         if size > min(max_bytes, _AT_ONCE_BYTES):
             size = max_bytes  # pages that are not touched cost nothing
-        room = _new_room(size + len(_UNTOUCHED))
+        room = given or _new_room(size + len(_UNTOUCHED))
         room[size : size + len(_UNTOUCHED)] = _UNTOUCHED
         try:
             written = into(data, room)

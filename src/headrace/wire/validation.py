@@ -24,6 +24,8 @@ from headrace.wire.codecs import Room, open_into_room
 from headrace.wire.layout import CODEC_MASK, HEADER_BYTES, NONE, RECORD_BYTES_MIN
 
 if TYPE_CHECKING:
+    from mmap import mmap
+
     from headrace.wire.batch import BatchHeader
 
 _TRIES: Final = 48  # places that may be the last record's offset delta
@@ -36,14 +38,14 @@ class Opened:
 
     __slots__ = ("end", "room", "start")
 
-    def __init__(self, data: bytes, header: BatchHeader, max_bytes: int) -> None:
+    def __init__(self, data: bytes, header: BatchHeader, max_bytes: int, room: mmap | None = None) -> None:
         """Raises ApiError: corrupt_message (TooLargeToOpenError if there are more than `max_bytes`), invalid_record."""
         self.start, self.end = header.position + HEADER_BYTES, header.position + header.size
         self.room: Room = data
         if header.attributes & CODEC_MASK != NONE:
             with memoryview(data) as view:
                 self.room, self.end = open_into_room(
-                    header.attributes & CODEC_MASK, view[self.start : self.end], max_bytes
+                    header.attributes & CODEC_MASK, view[self.start : self.end], max_bytes, room
                 )
             self.start = 0
         if header.count * RECORD_BYTES_MIN > self.end - self.start:
