@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count
@@ -17,9 +18,11 @@ from headrace.apis.api import Api, Context
 from headrace.broker.configs import Configs
 from headrace.broker.controller import Controller
 from headrace.broker.departures import Departures
+from headrace.broker.encoded_topics import EncodedTopics
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord
 from headrace.broker.raft_storage import UnsavedStorage
 from headrace.broker.topics import NewTopic, Topics
+from headrace.broker.turns import Turns
 from headrace.core.errors import ApiError, ErrorCode, StorageError
 from headrace.raft.ready import Save
 from headrace.settings import Settings
@@ -75,6 +78,8 @@ class AdminService:
         self.controller_id = 1
         self.data_dir = "/data"
         self.departures = Departures()
+        self.encoded_topics = EncodedTopics()
+        self.turns = Turns(time.monotonic)
         self.node = BrokerRecord(1, "host1", 9092, "rack1")
         self.partitions = ImagePartitions(self.controller)
         others = [BrokerRecord(n, f"host{n}", 9092) for n in range(2, brokers + 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from itertools import count
@@ -28,6 +29,7 @@ from headrace.apis import (
 from headrace.apis.api import Api, Context
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.image import BrokerRecord, Image, PartitionRecord, TopicRecord, apply
+from headrace.broker.turns import Turns
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.settings import GroupSettings
 from headrace.testing.sim.loop import SimLoop
@@ -107,7 +109,11 @@ class Client:
             new_id=lambda: str(next(ids)),
         )
         self.service = SimpleNamespace(
-            groups=self.groups, image=IMAGE, node=BrokerRecord(1, "broker", 9092), topic_name=None
+            turns=Turns(time.monotonic),
+            groups=self.groups,
+            image=IMAGE,
+            node=BrokerRecord(1, "broker", 9092),
+            topic_name=None,
         )
 
     async def call(self, api: Api, version: int, **fields: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from itertools import count
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import pytest
 
 from headrace.apis import fetch, list_offsets
 from headrace.apis.api import Api, Context, Encoded
+from headrace.broker.turns import Turns
 from headrace.testing.partitions import flush, open_partition, write
 from headrace.testing.sim.loop import SimLoop
 from headrace.testing.transactions import committed_in
@@ -30,6 +32,7 @@ class Stage:
         self.partition = open_partition(durable=durable)
         turns = count()
         self.service: Any = SimpleNamespace(
+            turns=Turns(time.monotonic),
             partitions=SimpleNamespace(get=lambda topic, index: self.partition),
             check_epoch=lambda partition, epoch: None,
             count_error=lambda api, code: None,

@@ -8,12 +8,13 @@ Rules:
 - The answer is a mapping in the field names of kio's newest response class. Fields that the request's version does
   not have are dropped, missing ones get the schema's default. Times are int milliseconds under kio's field names.
 - A request may name thousands of things. What looks at them one by one and need not do so in one go uses `in_turns`.
+- Requests of one connection take effect in the order in which they came. A request that is not answered at once holds
+  back those behind it, unless its whole effect lies in what it does before it first waits (`hot`, `overlaps`).
 - A raised ApiError becomes the answer through `on_error`, or closes the connection if there is none.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -30,7 +31,7 @@ Answer = Mapping[str, Any]
 T = TypeVar("T")
 
 REQUEST_BYTES = 2 * 1024 * 1024
-AT_ONCE: Final = 64  # things of one request that are looked at before others have their turn
+AT_ONCE: Final = 64  # things of one request that are looked at before the clock is
 
 
 @dataclass(slots=True)
@@ -53,12 +54,18 @@ class Context:
     ticket: UUID | None = None  # of a request that another node has handed on, the same at every attempt
 
 
-async def in_turns(items: Iterable[T], at_once: int = AT_ONCE) -> AsyncIterator[T]:
-    """`items`, with a turn for everybody else after some of them. Short lists are gone through without a pause."""
+def groups_are_open(ctx: Context) -> bool:
+    """Whether a command to a group is decided before it first waits: not while the groups' topic is being made."""
+    return ctx.service.groups.are_open
+
+
+async def in_turns(ctx: Context, items: Iterable[T], at_once: int = AT_ONCE) -> AsyncIterator[T]:
+    """`items`, with a turn for everybody else whenever they have taken long. Short lists go through without a pause."""
+    turns = ctx.service.turns
     for number, item in enumerate(items, 1):
         yield item
-        if number % at_once == 0:
-            await asyncio.sleep(0)
+        if number % at_once == 0 and turns.used_up:
+            await turns.rest()
 
 
 Outcome = Answer | Encoded | None  # None: no answer is sent (Produce with acks=0)
@@ -75,7 +82,10 @@ class Api:
     on_error: Callable[[Context, Any, ApiError], Answer | Encoded] | None = None
     admit: Callable[[Context, Any], None] | None = None  # refuses (ApiError) on the node that was asked, not further on
     decode: Callable[[int, bytes, int], Any] | None = None  # (version, frame, offset); kio unless given
-    hot: bool = False  # its log lines do not name the request: that costs more than it is worth here
+    # Its effect lies in its synchronous part, and later ones need not wait; unless it returns a task that it has made:
+    # then it is yet to come. Its log lines do not name the request: that costs more than it is worth here.
+    hot: bool = False
+    overlaps: Callable[[Context], bool] | None = None  # whether the same is true of this one, now
     advertise_from: int | None = None  # a lower minimum to advertise only (Produce, for old librdkafka)
     for_peers: bool = False  # other nodes only; not advertised
     for_peers_from: int | None = None  # the same from this version on; `handle` refuses others

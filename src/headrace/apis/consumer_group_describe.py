@@ -22,7 +22,7 @@ CONSUMER: Final = 1
 async def handle(ctx: Context, request: Any) -> Answer:
     allowed = ON_GROUP if request.include_authorized_operations else operations.NOT_ASKED
     groups = []
-    async for name in in_turns(request.group_ids):
+    async for name in in_turns(ctx, request.group_ids):
         try:
             described = await ctx.service.groups.describe_consumer(name)
         except ApiError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, groups_are_open
 from headrace.apis.join_group import in_ms
 from headrace.core.errors import ApiError
 from headrace.group.commands import HeartbeatAnswer
@@ -66,4 +66,6 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return _answer(HeartbeatAnswer(error=error.code, message=str(error)))
 
 
-API = Api(key=68, name="ConsumerGroupHeartbeat", versions=(0, 1), handle=handle, on_error=on_error)
+API = Api(
+    key=68, name="ConsumerGroupHeartbeat", versions=(0, 1), handle=handle, on_error=on_error, overlaps=groups_are_open
+)

@@ -10,7 +10,7 @@ from headrace.core.errors import ApiError
 
 async def handle(ctx: Context, request: Any) -> Answer:
     results = []
-    async for group in in_turns(dict.fromkeys(request.groups_names)):
+    async for group in in_turns(ctx, dict.fromkeys(request.groups_names)):
         try:
             error = await ctx.service.groups.delete(group)
         except ApiError as refused:

@@ -21,7 +21,7 @@ AT_ONCE: Final = 4  # resources: each has dozens of configs
 async def handle(ctx: Context, request: Any) -> Answer:
     asked: set[tuple[int, str]] = set()
     results = []
-    async for resource in in_turns(request.resources, AT_ONCE):
+    async for resource in in_turns(ctx, request.resources, AT_ONCE):
         named = (resource.resource_type, resource.resource_name)
         results.append(_describe(ctx, request, resource, repeated=named in asked))
         asked.add(named)

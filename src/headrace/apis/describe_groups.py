@@ -30,7 +30,7 @@ ON_GROUP: Final = sum(
 async def handle(ctx: Context, request: Any) -> Answer:
     asked = ctx.version >= OPERATIONS_SINCE and request.include_authorized_operations
     groups = []
-    async for name in in_turns(request.groups):
+    async for name in in_turns(ctx, request.groups):
         try:
             described = await ctx.service.groups.describe(name)
         except ApiError as error:

@@ -13,15 +13,11 @@ if TYPE_CHECKING:
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [_describe(ctx, topic.name, index) async for index in in_turns(topic.partition_indexes)],
-            }
-            for topic in request.topics
-        ]
-    }
+    topics: list[dict[str, Any]] = [{"name": topic.name, "partitions": []} for topic in request.topics]
+    places = ((at, topic.name, index) for at, topic in enumerate(request.topics) for index in topic.partition_indexes)
+    async for at, name, index in in_turns(ctx, places):
+        topics[at]["partitions"].append(_describe(ctx, name, index))
+    return {"topics": topics}
 
 
 def _describe(ctx: Context, topic: str, index: int) -> Answer:

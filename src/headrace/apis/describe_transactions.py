@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
-    return {"transaction_states": [await _describe(ctx, name) async for name in in_turns(request.transactional_ids)]}
+    return {
+        "transaction_states": [await _describe(ctx, name) async for name in in_turns(ctx, request.transactional_ids)]
+    }
 
 
 async def _describe(ctx: Context, name: str) -> Answer:

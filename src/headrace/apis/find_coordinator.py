@@ -32,7 +32,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
     key_type = getattr(request, "key_type", GROUP)
     if ctx.version < 4:
         return await _coordinator(ctx, key_type, request.key)
-    keys = in_turns(request.coordinator_keys)
+    keys = in_turns(ctx, request.coordinator_keys)
     return {"coordinators": [{"key": key, **await _coordinator(ctx, key_type, key)} async for key in keys]}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, groups_are_open
 from headrace.core.errors import ApiError, ErrorCode
 
 
@@ -29,4 +29,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return {"error_code": ErrorCode.none if loading else error.code}
 
 
-API = Api(key=12, name="Heartbeat", versions=(0, 4), handle=handle, on_error=on_error)
+API = Api(key=12, name="Heartbeat", versions=(0, 4), handle=handle, on_error=on_error, overlaps=groups_are_open)

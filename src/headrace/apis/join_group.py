@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, groups_are_open
 from headrace.core.errors import ApiError
 from headrace.group.commands import JoinAnswer
 
@@ -64,4 +64,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return _answer(ctx, JoinAnswer(error=error.code, member_id=request.member_id))
 
 
-API = Api(key=11, name="JoinGroup", versions=(0, 9), handle=handle, on_error=on_error)
+API = Api(key=11, name="JoinGroup", versions=(0, 9), handle=handle, on_error=on_error, overlaps=groups_are_open)

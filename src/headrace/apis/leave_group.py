@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, groups_are_open
 from headrace.core.errors import ApiError, ErrorCode
 
 SEVERAL_SINCE = 3
@@ -37,4 +37,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return {"error_code": error.code, "members": []}
 
 
-API = Api(key=13, name="LeaveGroup", versions=(0, 5), handle=handle, on_error=on_error)
+API = Api(key=13, name="LeaveGroup", versions=(0, 5), handle=handle, on_error=on_error, overlaps=groups_are_open)

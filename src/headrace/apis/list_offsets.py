@@ -25,24 +25,22 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING
 
 async def handle(ctx: Context, request: Any) -> Answer:
     committed_only = getattr(request, "isolation_level", 0) == READ_COMMITTED
-    topics = []
+    topics: list[dict[str, Any]] = [{"name": topic.name, "partitions": []} for topic in request.topics]
+    places = ((at, topic.name, part) for at, topic in enumerate(request.topics) for part in topic.partitions)
     seen: set[tuple[str, int]] = set()
-    for topic in request.topics:
-        rows = []
-        async for part in in_turns(topic.partitions):
-            try:
-                if (topic.name, part.partition_index) in seen:
-                    raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
-                seen.add((topic.name, part.partition_index))
-                timestamp, offset, epoch = await _lookup(ctx, topic.name, part, committed_only)
-                row: Answer = {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
-            except ApiError as error:
-                ctx.service.count_error("ListOffsets", error.code)
-                row = {"error_code": error.code, "timestamp": -1, "offset": -1, "leader_epoch": -1}
-            except StorageError:
-                row = {"error_code": ErrorCode.kafka_storage_error, "timestamp": -1, "offset": -1, "leader_epoch": -1}
-            rows.append({"partition_index": part.partition_index, **row})
-        topics.append({"name": topic.name, "partitions": rows})
+    async for at, name, part in in_turns(ctx, places):
+        try:
+            if (name, part.partition_index) in seen:
+                raise ApiError(ErrorCode.invalid_request, "a partition may appear once in a request")
+            seen.add((name, part.partition_index))
+            timestamp, offset, epoch = await _lookup(ctx, name, part, committed_only)
+            row: Answer = {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
+        except ApiError as error:
+            ctx.service.count_error("ListOffsets", error.code)
+            row = {"error_code": error.code, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+        except StorageError:
+            row = {"error_code": ErrorCode.kafka_storage_error, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+        topics[at]["partitions"].append({"partition_index": part.partition_index, **row})
     return {"topics": topics}
 
 

@@ -13,16 +13,20 @@ ask again. Internal topics are not created by asking for them.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from headrace.apis import operations
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.broker.image import Image, PartitionRecord, TopicImage
 from headrace.broker.topics import NewTopic
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import INTERNAL_TOPICS, topic_name_fault
+from headrace.wire.encoder import Joined
+from headrace.wire.messages import element_encoder
 
 IDS_FROM = 12
+T = TypeVar("T")
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
@@ -31,22 +35,23 @@ async def handle(ctx: Context, request: Any) -> Answer:
     departures = ctx.service.departures
     if departures.is_in_doubt:
         await departures.settled(lambda: _leaders(ctx.service.image, asked))
-    topics: list[Answer]
+    by_id = any(_id(topic) is not None for topic in asked or ())
+    create = asked and not by_id and getattr(request, "allow_auto_topic_creation", True)
+    errors = await _create_missing(ctx, asked) if create else {}
+    image = ctx.service.image
+    entries = _Entries(ctx, image, with_operations=getattr(request, "include_topic_authorized_operations", False))
     if asked is None or (ctx.version == 0 and not asked):
-        image = ctx.service.image
-        topics = [_topic(image, topic) for topic in image.topics.values()]
-    elif any(_id(topic) is not None for topic in asked):
-        topics = [_by_id(ctx.service.image, topic_id) for topic_id in dict.fromkeys(map(_id, asked)) if topic_id]
+        topics = await entries.everything()
+    elif by_id:
+        topics = await entries.join(_by_id, dict.fromkeys(topic_id for one in asked if (topic_id := _id(one))))
     else:
-        names = list(dict.fromkeys(topic.name for topic in asked))
-        topics = await _by_name(ctx, names, create=getattr(request, "allow_auto_topic_creation", True))
-    if getattr(request, "include_topic_authorized_operations", False):
-        topics = [{**topic, "topic_authorized_operations": operations.ON_TOPIC} for topic in topics]
+        names = dict.fromkeys(topic.name for topic in asked)
+        topics = await entries.join(lambda image, name: _by_name(image, name, errors), names)
     cluster_asked = getattr(request, "include_cluster_authorized_operations", False)
     return {
         "brokers": [
             {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "rack": broker.rack}
-            for broker in ctx.service.image.brokers.values()
+            for broker in image.brokers.values()
             if not broker.fenced or departures.lingers(broker.node_id)
         ],
         "cluster_id": ctx.service.cluster_id,
@@ -77,34 +82,74 @@ def _check(version: int, asked: Any) -> None:
             raise ApiError(ErrorCode.invalid_request, f"Topic IDs are not supported in requests for version {version}")
 
 
-async def _by_name(ctx: Context, names: list[str], *, create: bool) -> list[Answer]:
+async def _create_missing(ctx: Context, asked: Any) -> dict[str, ErrorCode]:
+    """Create topics that are asked for by name and do not exist, if this broker does so. What became of the others."""
     service = ctx.service
-    errors: dict[str, ErrorCode] = {}
-    missing = []
-    for name in names:
-        if name not in service.image.topics:
-            if topic_name_fault(name) is not None:
-                errors[name] = ErrorCode.invalid_topic_exception
-            elif create and service.settings.broker.auto_create_topics and name not in INTERNAL_TOPICS:
-                missing.append(NewTopic(name))
-    if missing:
-        for outcome in await service.topics.ensure(missing):
-            if outcome.error is not None and outcome.name is not None:
-                errors[outcome.name] = outcome.error.code
-    image = service.image
-    return [
-        _topic(image, topic)
-        if (topic := image.topics.get(name)) is not None
-        else _absent(name, errors.get(name, ErrorCode.unknown_topic_or_partition))
-        for name in names
+    if not service.settings.broker.auto_create_topics:
+        return {}
+    missing = [
+        NewTopic(name)
+        for name in dict.fromkeys(topic.name for topic in asked)
+        if name not in service.image.topics and name not in INTERNAL_TOPICS and topic_name_fault(name) is None
     ]
+    outcomes = await service.topics.ensure(missing) if missing else ()
+    return {outcome.name: outcome.error.code for outcome in outcomes if outcome.name and outcome.error is not None}
 
 
-def _by_id(image: Image, topic_id: Any) -> Answer:
-    topic = image.topic_by_id(topic_id)
-    if topic is None:
-        return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": []}
-    return _topic(image, topic)
+class _Entries:
+    """The topics of one answer, each encoded once for all answers of its kind."""
+
+    def __init__(self, ctx: Context, image: Image, *, with_operations: bool) -> None:
+        self._ctx = ctx
+        self._image = image
+        self._more = {"topic_authorized_operations": operations.ON_TOPIC} if with_operations else {}
+        self._write = element_encoder(API.key, ctx.version, "topics")
+        self._kept = ctx.service.encoded_topics.of((ctx.version, with_operations), image)
+
+    async def everything(self) -> Joined:
+        whole = self._kept.whole(self._image)
+        if whole is None:
+            topics = self._image.topics.values()
+            parts = [self._kept.get(topic, self._encode) async for topic in in_turns(self._ctx, topics)]
+            whole = Joined(len(parts), b"".join(parts))
+            self._kept.keep_whole(self._image, whole)
+        return whole
+
+    async def join(self, find: Callable[[Image, T], TopicImage | Answer], asked: Iterable[T]) -> Joined:
+        """`find` knows the topic, or what is answered instead."""
+        parts = []
+        async for each in in_turns(self._ctx, asked):
+            found = find(self._image, each)
+            if isinstance(found, TopicImage):
+                parts.append(self._kept.get(found, self._encode))
+            else:
+                parts.append(self._encoded(found))
+        return Joined(len(parts), b"".join(parts))
+
+    def _encode(self, topic: TopicImage) -> bytes:
+        return self._encoded(_topic(self._image, topic))
+
+    def _encoded(self, row: Answer) -> bytes:
+        out = bytearray()
+        self._write(out, {**row, **self._more})
+        return bytes(out)
+
+
+def _by_name(image: Image, name: str, errors: Mapping[str, ErrorCode]) -> TopicImage | Answer:
+    found = image.topics.get(name)
+    if found is not None:
+        return found
+    fault = (
+        ErrorCode.unknown_topic_or_partition if topic_name_fault(name) is None else ErrorCode.invalid_topic_exception
+    )
+    return _absent(name, errors.get(name, fault))
+
+
+def _by_id(image: Image, topic_id: Any) -> TopicImage | Answer:
+    found = image.topic_by_id(topic_id)
+    if found is not None:
+        return found
+    return {"error_code": ErrorCode.unknown_topic_id, "name": None, "topic_id": topic_id, "partitions": []}
 
 
 def _absent(name: str, error: ErrorCode) -> Answer:

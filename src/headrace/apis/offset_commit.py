@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, groups_are_open
 from headrace.apis.join_group import in_ms
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.commands import OffsetToCommit
@@ -87,4 +87,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return _answer(request, [[error.code] * len(topic.partitions) for topic in request.topics])
 
 
-API = Api(key=8, name="OffsetCommit", versions=(2, 10), handle=handle, on_error=on_error)
+API = Api(key=8, name="OffsetCommit", versions=(2, 10), handle=handle, on_error=on_error, overlaps=groups_are_open)

@@ -24,7 +24,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
         topics = await _topics(ctx, request.group_id, request.topics, stable)
         return {"topics": topics, "error_code": ErrorCode.none}
     groups = []
-    async for group in in_turns(request.groups):
+    async for group in in_turns(ctx, request.groups):
         try:
             topics = await _topics(
                 ctx,

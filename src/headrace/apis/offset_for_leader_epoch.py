@@ -14,15 +14,11 @@ from headrace.core.errors import ApiError, ErrorCode
 async def handle(ctx: Context, request: Any) -> Answer:
     replica = getattr(request, "replica_id", -1)
     allowed = replica < 0 or replica == ctx.peer
-    return {
-        "topics": [
-            {
-                "topic": topic.topic,
-                "partitions": [_end(ctx, topic.topic, part, allowed) async for part in in_turns(topic.partitions)],
-            }
-            for topic in request.topics
-        ]
-    }
+    topics: list[dict[str, Any]] = [{"topic": topic.topic, "partitions": []} for topic in request.topics]
+    places = ((at, topic.topic, part) for at, topic in enumerate(request.topics) for part in topic.partitions)
+    async for at, name, part in in_turns(ctx, places):
+        topics[at]["partitions"].append(_end(ctx, name, part, allowed))
+    return {"topics": topics}
 
 
 def _end(ctx: Context, topic: str, part: Any, allowed: bool) -> Answer:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, groups_are_open
 from headrace.core.errors import ApiError, ErrorCode
 
 NAMES_PROTOCOL_SINCE = 5
@@ -40,4 +40,4 @@ def on_error(ctx: Context, request: Any, error: ApiError) -> Answer:
     return {"error_code": error.code, "protocol_type": None, "protocol_name": None, "assignment": b""}
 
 
-API = Api(key=14, name="SyncGroup", versions=(0, 5), handle=handle, on_error=on_error)
+API = Api(key=14, name="SyncGroup", versions=(0, 5), handle=handle, on_error=on_error, overlaps=groups_are_open)

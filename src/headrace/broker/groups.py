@@ -394,6 +394,11 @@ class GroupCoordinator:
                 counts[state] += 1
         return counts
 
+    @property
+    def are_open(self) -> bool:
+        """Whether commands are decided at once: the topic is there, and nobody waits for it."""
+        return self._shards.are_open
+
     # -- shards --------------------------------------------------------------------------------------------------
 
     async def coordinator(self, group: str) -> int | None:

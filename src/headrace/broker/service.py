@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.broker.departures import Departures
+from headrace.broker.encoded_topics import EncodedTopics
 from headrace.broker.record_validation import RecordValidation
 from headrace.broker.refusals import Refusals
+from headrace.broker.turns import Turns
 from headrace.core.errors import ApiError, ErrorCode
 
 if TYPE_CHECKING:
@@ -57,10 +59,15 @@ class Service:
     council: Council
     departures: Departures = field(default_factory=Departures)
     refusals: Refusals = field(default_factory=Refusals)
+    encoded_topics: EncodedTopics = field(default_factory=EncodedTopics)
     validation: RecordValidation = field(default_factory=RecordValidation)
     serving: bool = False  # clients; other nodes are always answered
     ready: bool = False
+    turns: Turns = field(init=False)
     _turn: int = 0
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(self.clock.monotonic)
 
     @property
     def image(self) -> Image:

@@ -143,6 +143,11 @@ class Shards(Generic[S]):
             raise ApiError(ErrorCode.not_coordinator, f"This node does not know {self._name}.")
         return bool(self._places)
 
+    @property
+    def are_open(self) -> bool:
+        """Whether the topic is there, and is not being made."""
+        return bool(self._places) and (self._opening is None or self._opening.done())
+
     def place_of(self, name: str) -> int:
         """The partition in which a name lives. The topic must be there."""
         return partition_for(name, len(self._places))

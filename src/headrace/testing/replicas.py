@@ -40,6 +40,7 @@ from headrace.broker.partitions import Partitions
 from headrace.broker.refusals import Refusals
 from headrace.broker.replication import Replication
 from headrace.broker.service import Service
+from headrace.broker.turns import Turns
 from headrace.core.counters import Counters
 from headrace.core.errors import ApiError, ErrorCode, LinkError
 from headrace.gateways.kafka.hello import VERSIONS
@@ -127,6 +128,7 @@ class ReplicaNode:
         )
         self.partitions.watchers.append(self.replication.changed)
         self.service: Any = SimpleNamespace(
+            turns=Turns(lambda: 0.0),
             image=self.image,
             partitions=self.partitions,
             workers=workers,

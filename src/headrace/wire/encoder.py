@@ -10,9 +10,9 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from headrace.wire.guard import varint
@@ -25,16 +25,24 @@ _NO_UUID: Final = bytes(16)
 _FEW: Final = 8  # arrays of numbers up to this length have their packers ready
 
 
+class Joined(NamedTuple):
+    """The elements of an array of structs that are encoded already, one behind the other."""
+
+    number: int
+    encoded: bytes
+
+
 class StructEncoder:
     """Writes one struct of one version. `__call__` is the hot part."""
 
-    __slots__ = ("_admit", "_flexible", "_groups", "_known", "_tagged", "_tagged_names")
+    __slots__ = ("_admit", "_flexible", "_groups", "_known", "_tagged", "_tagged_names", "arrays")
 
     def __init__(self, message: type[Any], api_key: int, direction: Direction, path: tuple[str, ...] = ()) -> None:
         self._flexible: bool = message.__flexible__
         described = wire_fields(message)
         self._known = {item.name for item in described}
         self._admit = _Admission(self._known, api_key, direction, path)
+        self.arrays: dict[str, StructEncoder] = {}  # by the name of the array: what writes an element of it
         self._groups: list[_Group] = []
         self._tagged: list[tuple[int, Write, str, bytes]] = []
         run: list[WireField] = []
@@ -49,6 +57,8 @@ class StructEncoder:
             inner = None
             if item.struct is not None:
                 inner = StructEncoder(item.struct, api_key, direction, (*path, item.name))
+                if item.array and item.tag is None:
+                    self.arrays[item.name] = inner
             write = _writer(item, self._flexible, inner)
             if item.tag is None:
                 rest.append((write, item.name, item.default))
@@ -77,6 +87,27 @@ class StructEncoder:
                 out.append(0)
             else:
                 self._write_tagged(out, row)
+
+    def steps(self, out: bytearray, row: Row) -> Iterator[None]:
+        """The same in steps: one for each element of an array of structs, however deep it lies."""
+        if not self._known.issuperset(row):
+            self._admit(row)
+        for group in self._groups:
+            out += group.pack_slowly(row) if group.names else b""
+            for write, name, default in group.rest:
+                value, inner = row.get(name, default), self.arrays.get(name)
+                if inner is None or value is None or type(value) is Joined:
+                    write(out, value)
+                    continue
+                _write_count(out, len(value), self._flexible)
+                for each in value:
+                    if inner.arrays:
+                        yield from inner.steps(out, each)
+                    else:
+                        inner(out, each)
+                    yield
+        if self._flexible:
+            self._write_tagged(out, row)
 
     def _write_tagged(self, out: bytearray, row: Row) -> None:
         found: list[tuple[int, bytearray]] = []
@@ -150,6 +181,15 @@ def _write_varint(out: bytearray, value: int) -> None:
         out.append(value)
     else:
         out += varint(value)
+
+
+def _write_count(out: bytearray, count: int, flexible: bool) -> None:
+    if not flexible:
+        out += count.to_bytes(4, "big")
+    elif count < 0x7F:
+        out.append(count + 1)
+    else:
+        out += varint(count + 1)
 
 
 def _writer(item: WireField, flexible: bool, inner: StructEncoder | None) -> Write:
@@ -266,13 +306,11 @@ def _array_writer(item: WireField, flexible: bool, inner: StructEncoder | None) 
             _refuse_null(item, nullable)
             out += b"\x00" if flexible else b"\xff\xff\xff\xff"
             return
-        count = len(items)
-        if not flexible:
-            out += count.to_bytes(4, "big")
-        elif count < 0x7F:
-            out.append(count + 1)
-        else:
-            out += varint(count + 1)
+        if type(items) is Joined:
+            _write_count(out, items.number, flexible)
+            out += items.encoded
+            return
+        _write_count(out, len(items), flexible)
         if write_numbers is not None:
             write_numbers(out, items)
         else:

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from headrace.core.errors import ProtocolError  # first: it hides Hypothesis from kio
@@ -56,12 +56,19 @@ def decode_response(api_key: int, version: int, data: bytes, offset: int = 0) ->
 
 def encode_answer(api_key: int, version: int, answer: Mapping[str, Any]) -> bytes:
     """The body of a response, without its header."""
-    encode = _response_encoders.get((api_key, version))
-    if encode is None:
-        encode = _response_encoders[api_key, version] = _encoder(api_key, version, "response")
     out = bytearray()
-    encode(out, answer)
+    _answer_encoder(api_key, version)(out, answer)
     return bytes(out)
+
+
+def encode_answer_in_steps(api_key: int, version: int, answer: Mapping[str, Any], out: bytearray) -> Iterator[None]:
+    """What `encode_answer` returns, appended to `out` little by little: one step for each element of its arrays."""
+    return _answer_encoder(api_key, version).steps(out, answer)
+
+
+def element_encoder(api_key: int, version: int, array: str) -> Callable[[bytearray, Mapping[str, Any]], None]:
+    """What writes one element of an array that stands on top of an answer; `Joined` are written in its place."""
+    return _answer_encoder(api_key, version).arrays[array]
 
 
 def encode_request(api_key: int, version: int, request: Mapping[str, Any]) -> bytes:
@@ -72,6 +79,13 @@ def encode_request(api_key: int, version: int, request: Mapping[str, Any]) -> by
     out = bytearray()
     encode(out, request)
     return bytes(out)
+
+
+def _answer_encoder(api_key: int, version: int) -> StructEncoder:
+    encode = _response_encoders.get((api_key, version))
+    if encode is None:
+        encode = _response_encoders[api_key, version] = _encoder(api_key, version, "response")
+    return encode
 
 
 def _encoder(api_key: int, version: int, direction: Direction) -> StructEncoder:

@@ -2,8 +2,11 @@
 
 Rules:
 - Answers leave in the order of the requests, whatever finished first.
-- A request's synchronous part runs as soon as its frame is whole and in the order of arrival, so appends keep their
-  order; only waiting overlaps.
+- Requests take effect in the order of their arrival, however many came in one write. The synchronous part of each runs
+  in that order. A request that is not finished with it holds back those behind it, unless nothing but waiting is left
+  (`Api.hot`, `Api.overlaps`); so produce requests in flight share a sync. Other nodes' requests do not hold each other
+  back: they are those of many clients.
+- Connections are served in turn (`broker.turns`); nodes are served at once.
 - Nothing is allocated for a length that was only promised. A peer that breaks the wire is closed without an answer.
 - A peer that does not read its answers is not read from; too many unanswered requests pause it too.
 - An exception that nobody expected closes this connection and no other.
@@ -17,18 +20,20 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.apis import TABLE, api_versions
+from headrace.apis import TABLE, api_versions, dispatch
 from headrace.apis.api import Api, Context, Encoded
+from headrace.broker.turns import TURN_SECONDS
 from headrace.core import limits
 from headrace.core.counters import Histogram
 from headrace.core.errors import ApiError, ProtocolError
 from headrace.core.logs import REQUEST, RequestLine
 from headrace.core.ports import Buffer
 from headrace.gateways.kafka import hello
+from headrace.gateways.kafka.eager import begin
 from headrace.gateways.kafka.hello import Answerer, RefusedError
 from headrace.wire.frames import FrameSplitter
 from headrace.wire.headers import RequestHeader, parse_request_header, response_header
@@ -42,6 +47,8 @@ logger = logging.getLogger(__name__)
 
 Outcome = Mapping[str, Any] | Encoded | None
 _LENGTH = struct.Struct(">i")
+_NOTHING = object()
+FOR_EVER = float("inf")
 REFUSAL_SECONDS = 0.5  # nobody learns quickly that a proof was wrong
 
 
@@ -55,13 +62,16 @@ class Slot:
 
 
 class Connection(asyncio.Protocol):
-    """See the module."""
+    """See the module. It is a flow of `broker.turns`."""
 
     def __init__(self, server: KafkaServer, service: Service, max_frame_bytes: int) -> None:
         self._server = server
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._monotonic = service.clock.monotonic
+        self._turns = service.turns
+        self.used = 0.0
+        self.queued = False
         self._splitter = FrameSplitter(max_frame_bytes)
         self._histograms: dict[int, Histogram] = {}
         self._context = Context(service, -1, "", "")
@@ -70,10 +80,12 @@ class Connection(asyncio.Protocol):
         self._out: list[Buffer] = []
         self._backlog: deque[bytes] = deque()
         self._tasks: dict[asyncio.Future[Outcome], None] = {}
+        self._awaited: dict[asyncio.Future[Outcome], None] = {}  # requests that have not taken effect yet
+        self._is_held = False  # the next request waits for these
+        self._begun_at = 0.0  # when the last request was begun
         self._held_bytes = 0  # of answers that are made and not given to the transport
         self._busy = False
         self._flushing = False
-        self._resuming = False
         self._reading = True
         self._writable = True
         self._answerer: Answerer | None = None
@@ -105,10 +117,23 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse(error)
             return
-        if self._backlog:
+        is_client = self._context.peer is None
+        if self._backlog or (is_client and self._turns.crowded):
             self._backlog.extend(frames)
-            return
-        self._handle(frames)
+            self._pace()
+        elif is_client:
+            begun = self._monotonic()
+            self._handle(frames, begun + TURN_SECONDS)
+            self._turns.spend(self, self._monotonic() - begun)
+        else:
+            self._handle(frames, FOR_EVER)
+
+    def serve(self, until: float) -> bool:
+        """Take up what was put aside, when its turn has come."""
+        if self._transport is not None and self._may_go_on():
+            frames, self._backlog = self._backlog, deque()
+            self._handle(frames, until if self._context.peer is None else FOR_EVER)
+        return bool(self._backlog) and self._may_go_on()
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -132,14 +157,16 @@ class Connection(asyncio.Protocol):
 
     # -- requests
 
-    def _handle(self, frames: Sequence[bytes]) -> None:
+    def _handle(self, frames: Iterable[bytes], until: float) -> None:
+        """Begin requests until it is time; what is left, and what has to wait, is put aside."""
         self._busy = True
+        left = iter(frames)
         try:
-            for number, frame in enumerate(frames):
-                if not self._has_room():
-                    self._backlog.extend(frames[number:])
+            for frame in left:
+                if self._begun_at >= until or not self._may_go_on() or not self._request(frame):
+                    self._backlog.append(frame)
+                    self._backlog.extend(left)
                     break
-                self._request(frame)
                 if self._held_bytes > limits.HELD_BYTES:
                     self._flush()  # so that the transport can say that the peer does not read
         except ProtocolError as error:
@@ -154,24 +181,23 @@ class Connection(asyncio.Protocol):
         self._flush()
         self._pace()
 
-    def _request(self, frame: bytes) -> None:
+    def _request(self, frame: bytes) -> bool:
+        """Begin a request. False if something has to take effect before it."""
         header = parse_request_header(frame)
         api_key, version, _, client_id, body_offset = header
         api = TABLE.get(api_key)
-        if api is None or self.on_probation:
-            self._greet(header, frame)
-            return
-        if not api.versions[0] <= version <= api.versions[1]:
-            if api is api_versions.API:
-                self._answer_unsupported(header)
-                return
-            raise ProtocolError(f"{api.name} version {version} is not supported")
+        if api is None or self.on_probation or not api.versions[0] <= version <= api.versions[1]:
+            self._greet_or_refuse(api, header, frame)
+            return True
+        if self._awaited and not api.hot:
+            self._is_held = True
+            return False
         if api.for_peers:
             if self._context.peer is None:
                 raise ProtocolError(f"{api.name} is for the nodes of the cluster")
         elif not (self._service.serving or api.always):
             self.close()  # this node has not caught up with its cluster; another one will answer
-            return
+            return True
         if len(frame) > api.max_request_bytes:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
         if api.decode is not None:
@@ -183,18 +209,17 @@ class Connection(asyncio.Protocol):
             context = self._context = Context(
                 self._service, version, client_id, self.host, context.peer, context.operator
             )
-        begun = self._monotonic()
+        begun = self._begun_at = self._monotonic()
+        holds = False
         outcome: Any
         try:
             if api.hot:
                 outcome = api.handle(context, request)
+                holds = isinstance(outcome, asyncio.Task)
             else:
-                if api.admit is not None:
-                    api.admit(context, request)
-                if api.for_controller and not self._service.controller.leads:
-                    outcome = self._loop.create_task(self._hand_on(header, frame))
-                else:
-                    outcome = self._handle_named(api, header, context, request)
+                holds = api.overlaps is None or not api.overlaps(context)
+                self._turns.began_at = begun
+                outcome = self._begin(api, header, frame, context, request)
         except ApiError as error:
             outcome = self._excuse(api, context, request, error)
         kind = type(outcome)
@@ -208,7 +233,35 @@ class Connection(asyncio.Protocol):
                 self._out.extend(parts)
             self._measure(api, begun)
         else:
-            self._keep_place(asyncio.ensure_future(outcome), api, header, context, request, begun)
+            future = asyncio.ensure_future(outcome)
+            if holds and context.peer is None:
+                self._awaited[future] = None
+                self._is_held = not api.hot
+            self._keep_place(future, api, header, context, request, begun)
+        return True
+
+    def _begin(self, api: Api, header: RequestHeader, frame: bytes, context: Context, request: Any) -> Any:
+        """Begin a request whose log lines carry its name, those of its task, too. Raises ApiError."""
+        line = REQUEST.set(RequestLine(api.name, header.correlation_id, header.client_id, self.host))
+        try:
+            if api.admit is not None:
+                api.admit(context, request)
+            if api.for_controller and not self._service.controller.leads:
+                return begin(self._loop, self._hand_on(header, frame))
+            outcome = api.handle(context, request)
+            if isinstance(outcome, CoroutineType):
+                return begin(self._loop, dispatch.in_slices(api, context, outcome))
+            return outcome
+        finally:
+            REQUEST.reset(line)
+
+    def _greet_or_refuse(self, api: Api | None, header: RequestHeader, frame: bytes) -> None:
+        if api is None or self.on_probation:
+            self._greet(header, frame)
+        elif api is api_versions.API:
+            self._answer_unsupported(header)
+        else:
+            raise ProtocolError(f"{api.name} version {header.api_version} is not supported")
 
     # -- other nodes
 
@@ -277,15 +330,6 @@ class Connection(asyncio.Protocol):
         self._tasks[future] = None
         future.add_done_callback(lambda done: self._finished(done, slot, api, header, context, request, begun))
 
-    def _handle_named(self, api: Api, header: RequestHeader, context: Context, request: Any) -> Any:
-        """Handle a request whose log lines carry its name, those of its task, too."""
-        line = REQUEST.set(RequestLine(api.name, header.correlation_id, header.client_id, self.host))
-        try:
-            outcome = api.handle(context, request)
-            return self._loop.create_task(outcome) if isinstance(outcome, CoroutineType) else outcome
-        finally:
-            REQUEST.reset(line)
-
     def _finished(
         self,
         future: asyncio.Future[Outcome],
@@ -297,6 +341,8 @@ class Connection(asyncio.Protocol):
         begun: float,
     ) -> None:
         self._tasks.pop(future, None)
+        if self._awaited.pop(future, _NOTHING) is None and not self._awaited:
+            self._is_held = False
         if future.cancelled() or self._transport is None:
             if not future.cancelled():
                 future.exception()
@@ -383,28 +429,23 @@ class Connection(asyncio.Protocol):
             and self._held_bytes <= limits.HELD_BYTES
         )
 
+    def _may_go_on(self) -> bool:
+        return not self._is_held and self._has_room()
+
     def _pace(self) -> None:
-        """Read while the peer takes its answers and does not have too many open; take up what was put aside."""
+        """Read while the peer takes its answers and does not have too many open; queue with what was put aside."""
         transport = self._transport
         if transport is None:
             return
         room = self._has_room()
-        if room and self._backlog and not self._busy:
-            # The frames stay in the backlog until then, so that what arrives meanwhile does not overtake them.
-            if not self._resuming:
-                self._resuming = True
-                self._loop.call_soon(self._resume)
-            return
+        if self._backlog:
+            if room and not self._is_held and not self._busy:
+                self._turns.enter(self)
+            room = room and not self._is_held and len(self._backlog) < limits.WAITING_FRAMES
         if room != self._reading:
             self._reading = room
             self.last_active = self._loop.time()  # while it was not read from, the peer could not show that it is there
             (transport.resume_reading if room else transport.pause_reading)()
-
-    def _resume(self) -> None:
-        self._resuming = False
-        if self._transport is not None:
-            frames, self._backlog = list(self._backlog), deque()
-            self._handle(frames)
 
     def _measure(self, api: Api, begun: float) -> None:
         seconds = self._monotonic() - begun
