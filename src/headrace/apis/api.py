@@ -59,11 +59,19 @@ def groups_are_open(ctx: Context) -> bool:
     return ctx.service.groups.are_open
 
 
-async def in_turns(ctx: Context, items: Iterable[T], at_once: int = AT_ONCE) -> AsyncIterator[T]:
+async def in_turns(ctx: Context, items: Iterable[T] | AsyncIterator[T], at_once: int = AT_ONCE) -> AsyncIterator[T]:
     """`items`, with a turn for everybody else whenever they have taken long. Short lists go through without a pause."""
-    turns = ctx.service.turns
-    for number, item in enumerate(items, 1):
+    turns, number = ctx.service.turns, 0
+    if isinstance(items, AsyncIterator):
+        async for item in items:
+            yield item
+            number += 1
+            if number % at_once == 0 and turns.used_up:
+                await turns.rest()
+        return
+    for item in items:
         yield item
+        number += 1
         if number % at_once == 0 and turns.used_up:
             await turns.rest()
 

@@ -12,10 +12,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.broker.image import TopicImage
 from headrace.broker.topics import NewTopic
 from headrace.core.errors import ApiError
+from headrace.wire.encoder import Joined
+from headrace.wire.messages import element_encoder, joined
+
+CONFIGS_FROM = 5
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
@@ -30,20 +34,21 @@ async def handle(ctx: Context, request: Any) -> Answer:
         for topic in request.topics
     ]
     outcomes = await ctx.service.topics.create(wanted, validate_only=request.validate_only, ticket=ctx.ticket)
-    described: dict[frozenset[tuple[str, str]], list[Answer]] = {}
+    described: dict[frozenset[tuple[str, str]], Joined] = {}
     answers = []
-    for outcome in outcomes:
+    async for outcome in in_turns(ctx, outcomes):
         if outcome.topic is None:
             answers.append(_refused(outcome.name or "", outcome.error))
-        else:
-            given = frozenset(outcome.topic.configs.items())
-            if given not in described:
-                described[given] = _configs(ctx, outcome.topic)
-            answers.append(_created(outcome.topic, described[given]))
+            continue
+        given = frozenset(outcome.topic.configs.items())
+        if given not in described and ctx.version >= CONFIGS_FROM:
+            write = element_encoder(API.key, ctx.version, "topics", "configs")
+            described[given] = joined(write, _configs(ctx, outcome.topic))
+        answers.append(_created(outcome.topic, described.get(given)))
     return {"topics": answers}
 
 
-def _created(topic: TopicImage, configs: list[Answer]) -> Answer:
+def _created(topic: TopicImage, configs: Joined | None) -> Answer:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,

@@ -9,11 +9,14 @@ request (INVALID_REQUEST), since a name of a few bytes asks for some kilobytes.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any, Final
 
 from headrace.apis.api import Answer, Api, Context, in_turns
-from headrace.broker.configs import Entry
+from headrace.broker.configs import Entry, ResourceType
 from headrace.core.errors import ApiError, ErrorCode
+from headrace.wire.encoder import Joined
+from headrace.wire.messages import element_encoder, joined
 
 AT_ONCE: Final = 4  # resources: each has dozens of configs
 
@@ -21,14 +24,15 @@ AT_ONCE: Final = 4  # resources: each has dozens of configs
 async def handle(ctx: Context, request: Any) -> Answer:
     asked: set[tuple[int, str]] = set()
     results = []
+    rows = _Rows(ctx, request)
     async for resource in in_turns(ctx, request.resources, AT_ONCE):
         named = (resource.resource_type, resource.resource_name)
-        results.append(_describe(ctx, request, resource, repeated=named in asked))
+        results.append(_describe(rows, resource, repeated=named in asked))
         asked.add(named)
     return {"results": results}
 
 
-def _describe(ctx: Context, request: Any, resource: Any, *, repeated: bool) -> Answer:
+def _describe(rows: _Rows, resource: Any, *, repeated: bool) -> Answer:
     answer: dict[str, Any] = {
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,
@@ -37,18 +41,38 @@ def _describe(ctx: Context, request: Any, resource: Any, *, repeated: bool) -> A
     try:
         if repeated:
             raise ApiError(ErrorCode.invalid_request, "Each resource must appear at most once.")
-        entries = ctx.service.configs.describe(resource.resource_type, resource.resource_name)
+        answer["configs"] = rows.of(resource)
     except ApiError as error:
         return {**answer, "error_code": error.code, "error_message": str(error)}
-    keys = frozenset(resource.configuration_keys or ())
-    synonyms = request.include_synonyms
-    documentation = getattr(request, "include_documentation", False)
-    answer["configs"] = [
-        _entry(entry, synonyms=synonyms, documentation=documentation)
-        for entry in entries
-        if not keys or entry.name in keys
-    ]
     return answer
+
+
+class _Rows:
+    """The configs of one answer. Topics with the same configs have the same rows, which are encoded once."""
+
+    def __init__(self, ctx: Context, request: Any) -> None:
+        self._ctx = ctx
+        self._synonyms = request.include_synonyms
+        self._documentation = getattr(request, "include_documentation", False)
+        self._write = element_encoder(API.key, ctx.version, "results", "configs")
+        self._known: dict[Hashable, Joined] = {}
+
+    def of(self, resource: Any) -> Joined:
+        """Raises ApiError."""
+        kind, name = resource.resource_type, resource.resource_name
+        keys = frozenset(resource.configuration_keys or ())
+        topic = self._ctx.service.image.topics.get(name) if kind == ResourceType.TOPIC else None
+        same = (keys, (kind, name) if topic is None else frozenset(topic.configs.items()))
+        rows = self._known.get(same)
+        if rows is None:
+            entries = self._ctx.service.configs.describe(kind, name)
+            shown = [
+                _entry(entry, synonyms=self._synonyms, documentation=self._documentation)
+                for entry in entries
+                if not keys or entry.name in keys
+            ]
+            rows = self._known[same] = joined(self._write, shown)
+        return rows
 
 
 def _entry(entry: Entry, *, synonyms: bool, documentation: bool) -> Answer:

@@ -11,16 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
 
 
-def handle(ctx: Context, request: Any) -> Answer:
+async def handle(ctx: Context, request: Any) -> Answer:
     topics: dict[str, list[Answer]] = {}
-    for partition in _partitions(ctx, request.topics):
+    async for partition in in_turns(ctx, list(_partitions(ctx, request.topics))):
         topics.setdefault(partition.topic, []).append(
             {
                 "partition_index": partition.index,

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError, ErrorCode
 
 
 async def handle(ctx: Context, request: Any) -> Answer:
     states = {state.strip().lower() for state in getattr(request, "states_filter", None) or ()}
     types = {kind.strip().lower() for kind in getattr(request, "types_filter", None) or ()}
-    listed = await ctx.service.groups.list()
+    listed = in_turns(ctx, ctx.service.groups.listed())
     return {
         "error_code": ErrorCode.none,
         "groups": [
             {"group_id": group, "protocol_type": protocol_type, "group_state": state, "group_type": kind}
-            for group, protocol_type, state, kind in listed
+            async for group, protocol_type, state, kind in listed
             if (not states or state.lower() in states) and (not types or kind in types)
         ],
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.apis.api import Answer, Api, Context
+from headrace.apis.api import Answer, Api, Context, in_turns
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.patterns import Pattern, PatternError
 from headrace.txn.records import State
@@ -23,7 +23,7 @@ async def handle(ctx: Context, request: Any) -> Answer:
     duration_ms = getattr(request, "duration_filter", -1)
     now_ms = ctx.service.clock.now_ms()
     rows = []
-    for name, known in await ctx.service.transactions.list():
+    async for name, known in in_turns(ctx, await ctx.service.transactions.list()):
         if (
             (request.state_filters and known.state not in states)
             or (producer_ids and known.producer_id not in producer_ids)

@@ -12,13 +12,13 @@ Rules:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, Protocol
 
 from headrace.broker import decisions
-from headrace.broker.image import ConfigRecord, Image, TopicImage, apply
+from headrace.broker.image import ConfigRecord, Image, MetadataRecord, TopicImage, apply
 from headrace.core.config import BrokerConfig, ConfigType
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import topic_name_fault
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.storage.settings import StorageSettings
 
 CLUSTER = ""  # the name under which the defaults of all brokers are kept
+AT_ONCE = 100  # resources that one proposal alters; others have their turns in between
 REMEMBERED_CONFIGS = 1000
 STORAGE = "headrace.storage"
 
@@ -193,12 +194,30 @@ class Configs:
         With `replace`, whatever is not named loses its value (AlterConfigs).
         """
         times = Counter((wanted.resource_type, wanted.resource_name) for wanted in alterations)
+        repeated = {named for named, number in times.items() if number > 1}
+        outcomes: list[ApiError | None] = []
+        for at in range(0, max(1, len(alterations)), AT_ONCE):
+            decided, records = self._decide_some(alterations[at : at + AT_ONCE], repeated, replace)
+            try:
+                await self._controller.propose([] if validate_only else records)
+            except ApiError as error:
+                if at == 0:
+                    raise
+                return outcomes + [error] * (len(alterations) - at)
+            outcomes += decided
+        return outcomes
+
+    def _decide_some(
+        self, alterations: Sequence[Alteration], repeated: Collection[tuple[int, str]], replace: bool
+    ) -> tuple[list[ApiError | None], list[MetadataRecord]]:
         outcomes: list[ApiError | None] = []
         records: list[ConfigRecord] = []
-        image = self._controller.proposed
+        image, before = self._controller.proposed, 0
         for wanted in alterations:
+            if wanted.resource_type != ResourceType.TOPIC or any(record.kind != "topic" for record in records[before:]):
+                image, before = apply(image, records[before:]), len(records)  # topics do not depend on each other
             try:
-                if times[wanted.resource_type, wanted.resource_name] > 1:
+                if (wanted.resource_type, wanted.resource_name) in repeated:
                     raise ApiError(ErrorCode.invalid_request, "Each resource must appear at most once.")
                 made = self._decide(image, wanted, replace)
             except ApiError as error:
@@ -206,10 +225,8 @@ class Configs:
             else:
                 outcomes.append(None)
                 records += made
-                image = apply(image, made)
-        eligible = decisions.eligible_due(image, self) if records else []
-        await self._controller.propose([] if validate_only else [*records, *eligible])
-        return outcomes
+        eligible = decisions.eligible_due(apply(image, records[before:]), self) if records else []
+        return outcomes, [*records, *eligible]
 
     def _decide(self, image: Image, wanted: Alteration, replace: bool) -> list[ConfigRecord]:
         _check_changes(wanted.changes)

@@ -13,7 +13,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
@@ -370,8 +370,13 @@ class GroupCoordinator:
         return cast(ConsumerDescription, await self._ask(DescribeConsumer(token=next(self._tokens), group=group)))
 
     async def list(self) -> list[ListedGroup]:
-        answers = await asyncio.gather(*(shard.ask(ListGroups(token=next(self._tokens))) for shard in self._shards))
-        return [row for answer in answers for row in cast(Listing, answer).groups]
+        return [row async for row in self.listed()]
+
+    async def listed(self) -> AsyncIterator[ListedGroup]:
+        """All groups. It may be gone through slowly: each shard is read in one go when it is reached."""
+        for shard in list(self._shards):
+            for row in cast(Listing, await shard.ask(ListGroups(token=next(self._tokens)))).groups:
+                yield row
 
     async def delete(self, group: str) -> ErrorCode:
         if not self._shards.exist():
@@ -381,10 +386,13 @@ class GroupCoordinator:
     # -- to be looked at -----------------------------------------------------------------------------------------
 
     def group_offsets(self) -> Iterator[tuple[str, str, int, int]]:
-        """(group, topic, partition, committed offset) of everything committed."""
-        for shard in self._shards:
+        """(group, topic, partition, committed offset) of everything committed.
+
+        It may be gone through slowly: each shard is read in one go when it is reached.
+        """
+        for shard in list(self._shards):
             if shard.machine is not None:
-                yield from shard.machine.committed()
+                yield from list(shard.machine.committed())
 
     def states(self) -> dict[str, int]:
         """How many groups are in each state."""

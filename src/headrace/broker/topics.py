@@ -3,7 +3,9 @@
 Rules:
 - A decision is a plain function of the proposed image; deciding and proposing happen without awaiting in between.
 - Each topic of a request has its own outcome; one that is refused does not hinder the others.
-- All that one request changes is one proposal. No outcome is handed out before everything it rests on is durable.
+- A topic is one proposal, whole or absent. A request for many is several proposals, one after the other (`_in_parts`),
+  so that others have their turns in between; if one of them fails, so does what would have come after it. No outcome
+  is handed out before everything it rests on is durable.
 - It knows neither versions of messages nor where partitions are kept.
 """
 
@@ -26,9 +28,10 @@ from headrace.broker.image import (
     TopicImage,
     TopicRecord,
 )
+from headrace.broker.manual_placement import check_count, check_replicas, manual_placement
 from headrace.broker.placement import INTERNAL_REPLICATION_FACTOR, Placing
 from headrace.core.errors import ApiError, ErrorCode
-from headrace.core.limits import INTERNAL_TOPICS, PARTITIONS_PER_REQUEST, PARTITIONS_PER_TOPIC, topic_name_fault
+from headrace.core.limits import INTERNAL_TOPICS, PARTITIONS_PER_REQUEST, topic_name_fault
 
 if TYPE_CHECKING:
     from headrace.broker.commands import Quorum
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
     from headrace.broker.settings import BrokerSettings
 
 METADATA_TOPIC = "__cluster_metadata"
+AT_ONCE = 250  # topics that one proposal makes
+DELETED_AT_ONCE = 1000
 CATCH_UP_S = 10.0  # that a node waits for a topic that was made elsewhere
 Replicas = tuple[int, ...]
 T = TypeVar("T")
@@ -70,6 +75,20 @@ class TopicOutcome:
     topic_id: UUID | None = None
     topic: TopicImage | None = None
     error: ApiError | None = None
+
+
+Decided = tuple[list[TopicOutcome], list[MetadataRecord]]
+Target = tuple[str | None, UUID | None]  # a topic's name, or its id
+
+
+@dataclass(slots=True)
+class Creation:
+    """What one request creates, in several parts."""
+
+    shrink: bool = False  # a replication factor that is left to us, to the cluster's size
+    ticket: UUID | None = None
+    room: int = PARTITIONS_PER_REQUEST  # partitions that it may still create
+    names: dict[str, str] = field(default_factory=dict)  # that it has taken, by collision key
 
 
 class Topics:
@@ -113,10 +132,36 @@ class Topics:
                 outcomes[topic.name] = TopicOutcome(topic.name, error=error)
             else:
                 allowed.append(topic)
-        decided, records = self._decide_creation(allowed, ticket=ticket)
+        creation = Creation(ticket=ticket)
+
+        def decide(some: Sequence[NewTopic]) -> Decided:
+            decided, records = self._decide_creation(some, creation)
+            return decided, [] if validate_only else records
+
+        decided = await self._in_parts(allowed, decide, lambda topic: (topic.name, None))
         outcomes.update((outcome.name, outcome) for outcome in decided if outcome.name is not None)
-        await self._controller.propose([] if validate_only else records)
         return [outcomes[name] for name in dict.fromkeys(topic.name for topic in wanted)]
+
+    async def _in_parts(
+        self,
+        wanted: Sequence[T],
+        decide: Callable[[Sequence[T]], Decided],
+        name: Callable[[T], Target],
+        at_once: int = AT_ONCE,
+    ) -> list[TopicOutcome]:
+        """Decide and propose some at a time. Raises ApiError if nothing was done."""
+        outcomes: list[TopicOutcome] = []
+        for at in range(0, max(1, len(wanted)), at_once):
+            decided, records = decide(wanted[at : at + at_once])
+            try:
+                await self._controller.propose(records)
+            except ApiError as error:
+                if at == 0:
+                    raise
+                outcomes += [TopicOutcome(*name(each), error=error) for each in wanted[at:]]
+                break
+            outcomes += decided
+        return outcomes
 
     async def ensure(self, wanted: Sequence[NewTopic]) -> list[TopicOutcome]:
         """Create those that do not exist yet, internal ones too; a topic that exists is as good as a new one.
@@ -126,11 +171,16 @@ class Topics:
         unique = list({topic.name: topic for topic in wanted}.values())
         if not self._controller.leads and self._quorum is not None:
             return [await self._ask_for(topic, self._quorum) for topic in unique]
-        image = self._controller.proposed
-        missing = [topic for topic in unique if topic.name not in image.topics]
-        decided, records = self._decide_creation(missing, shrink=True) if missing else ([], [])
+        creation = Creation(shrink=True)
+
+        def decide(some: Sequence[NewTopic]) -> Decided:
+            known = self._controller.proposed.topics
+            missing = [topic for topic in some if topic.name not in known]
+            return self._decide_creation(missing, creation) if missing else ([], [])
+
+        decided = await self._in_parts(unique, decide, lambda topic: (topic.name, None))
         outcomes = {outcome.name: outcome for outcome in decided}
-        image = await self._controller.propose(records)
+        image = self._controller.image
         for topic in unique:
             found = image.topics.get(topic.name)
             if found is not None:
@@ -175,9 +225,13 @@ class Topics:
         """Delete topics, each given by name or by id. Raises ApiError(topic_deletion_disabled)."""
         if not self._settings.delete_topics:
             raise ApiError(ErrorCode.topic_deletion_disabled, "Topic deletion is disabled.")
-        outcomes, records = _decide_deletion(self._controller.proposed, targets)
-        await self._controller.propose(records)
-        return outcomes
+        deletion = Deletion(targets)
+        return await self._in_parts(
+            list(dict.fromkeys(targets)),
+            lambda some: deletion.decide(self._controller.proposed, some),
+            lambda target: target,
+            DELETED_AT_ONCE,
+        )
 
     async def add_partitions(
         self, wanted: Sequence[NewPartitions], *, validate_only: bool = False
@@ -185,45 +239,50 @@ class Topics:
         """Give topics more partitions. Outcomes come in the order of the request, one for each name."""
         repeated = _repeated(topic.name for topic in wanted)
         outcomes = {name: _refused(name, ErrorCode.invalid_request, "Duplicate topic name.") for name in repeated}
-        records: list[MetadataRecord] = []
-        image = self._controller.proposed
-        placing = Placing(image)
-        for topic in wanted:
-            if topic.name in repeated:
-                continue
-            try:
-                added = _added_partitions(image, topic, placing, room=PARTITIONS_PER_REQUEST - len(records))
-            except ApiError as error:
-                outcomes[topic.name] = TopicOutcome(topic.name, error=error)
-            else:
-                records.extend(added)
-                outcomes[topic.name] = TopicOutcome(topic.name, image.topics[topic.name].topic_id)
-        await self._controller.propose([] if validate_only else records)
+        room = PARTITIONS_PER_REQUEST
+
+        def decide(some: Sequence[NewPartitions]) -> Decided:
+            nonlocal room
+            decided: list[TopicOutcome] = []
+            records: list[MetadataRecord] = []
+            image = self._controller.proposed
+            placing = Placing(image)
+            for topic in some:
+                try:
+                    added = _added_partitions(image, topic, placing, room=room)
+                except ApiError as error:
+                    decided.append(TopicOutcome(topic.name, error=error))
+                else:
+                    room -= len(added)
+                    records.extend(added)
+                    decided.append(TopicOutcome(topic.name, image.topics[topic.name].topic_id))
+            return decided, [] if validate_only else records
+
+        allowed = [topic for topic in wanted if topic.name not in repeated]
+        decided = await self._in_parts(allowed, decide, lambda topic: (topic.name, None))
+        outcomes.update((outcome.name, outcome) for outcome in decided if outcome.name is not None)
         return [outcomes[name] for name in dict.fromkeys(topic.name for topic in wanted)]
 
-    def _decide_creation(
-        self, wanted: Sequence[NewTopic], *, shrink: bool = False, ticket: UUID | None = None
-    ) -> tuple[list[TopicOutcome], list[MetadataRecord]]:
-        """Outcomes and records for topics with distinct names. One call is one request."""
+    def _decide_creation(self, wanted: Sequence[NewTopic], creation: Creation) -> Decided:
+        """Outcomes and records for topics with distinct names, which are a part of what one request creates."""
         image = self._controller.proposed
-        names = {_collision_key(name): name for name in image.topics}
+        names = {_collision_key(name): name for name in image.topics} | creation.names
         outcomes: list[TopicOutcome] = []
         records: list[MetadataRecord] = []
-        room = PARTITIONS_PER_REQUEST
         placing = Placing(image)
         for topic in wanted:
-            topic_id = self._new_id() if ticket is None else uuid5(ticket, topic.name)
+            topic_id = self._new_id() if creation.ticket is None else uuid5(creation.ticket, topic.name)
             known = image.topics.get(topic.name)
             if known is not None and known.topic_id == topic_id:
                 outcomes.append(TopicOutcome(known.name, topic_id, known))
                 continue
             try:
-                made = self._decide_topic(image, topic, topic_id, names, placing, room=room, shrink=shrink)
+                made = self._decide_topic(image, topic, topic_id, names, placing, creation)
             except ApiError as error:
                 outcomes.append(TopicOutcome(topic.name, error=error))
                 continue
-            room -= len(made.partitions)
-            names[_collision_key(made.name)] = made.name
+            creation.room -= len(made.partitions)
+            names[_collision_key(made.name)] = creation.names[_collision_key(made.name)] = made.name
             outcomes.append(TopicOutcome(made.name, made.topic_id, made))
             records.append(TopicRecord(made.name, made.topic_id))
             records.extend(ConfigRecord("topic", made.name, key, value) for key, value in made.configs.items())
@@ -237,9 +296,7 @@ class Topics:
         topic_id: UUID,
         names: Mapping[str, str],
         placing: Placing,
-        *,
-        room: int,
-        shrink: bool,
+        creation: Creation,
     ) -> TopicImage:
         """The topic as it would be. `names` are those taken, by collision key. Raises ApiError."""
         if topic.name in image.topics:
@@ -255,9 +312,9 @@ class Topics:
         configs = _without_nulls(topic.configs)
         self._configs.topic_config(configs, image)
         if topic.assignments:
-            placed = _manual_placement(image, topic, room)
+            placed = manual_placement(image, topic, creation.room)
         else:
-            placed = self._automatic_placement(topic, placing, room, shrink=shrink)
+            placed = self._automatic_placement(topic, placing, creation.room, shrink=creation.shrink)
         partitions = tuple(_partition(image, topic.name, index, replicas) for index, replicas in enumerate(placed))
         return TopicImage(topic.name, topic_id, partitions, configs)
 
@@ -272,7 +329,7 @@ class Topics:
                 ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
             )
         count = self._settings.num_partitions if topic.partitions == -1 else topic.partitions
-        _check_count(count, count, room)
+        check_count(count, count, room)
         factor = topic.replication_factor
         if factor == -1:
             factor = self._settings.default_replication_factor
@@ -281,55 +338,6 @@ class Topics:
             if shrink:
                 factor = max(1, min(factor, placing.size))
         return placing.place(topic.name, range(count), factor)
-
-
-def _manual_placement(image: Image, topic: NewTopic, room: int) -> list[Replicas]:
-    if topic.replication_factor != -1:
-        raise ApiError(
-            ErrorCode.invalid_request,
-            "A manual partition assignment was specified, but replication factor was not set to -1.",
-        )
-    if topic.partitions != -1:
-        raise ApiError(
-            ErrorCode.invalid_request,
-            "A manual partition assignment was specified, but numPartitions was not set to -1.",
-        )
-    placed: dict[int, Replicas] = {}
-    factor: int | None = None
-    for index, replicas in topic.assignments:
-        if index in placed:
-            raise ApiError(
-                ErrorCode.invalid_replica_assignment,
-                f"Found multiple manual partition assignments for partition {index}",
-            )
-        _check_replicas(image, replicas, factor)
-        factor = len(replicas)
-        placed[index] = replicas
-    if any(index not in placed for index in range(len(placed))):
-        raise ApiError(
-            ErrorCode.invalid_replica_assignment, "partitions should be a consecutive 0-based integer sequence"
-        )
-    _check_count(len(placed), len(placed), room)
-    return [placed[index] for index in range(len(placed))]
-
-
-def _check_replicas(image: Image, replicas: Replicas, factor: int | None) -> None:
-    """Refuse a manual assignment that cannot be. `factor` is what the partitions before it have."""
-    fault = None
-    if not replicas:
-        fault = "an empty replica list."
-    for broker, times in sorted(Counter(replicas).items()):
-        if fault is None and broker not in image.brokers:
-            fault = f"broker {broker}, but no such broker is registered."
-        elif fault is None and times > 1:
-            fault = f"the broker {broker} more than once."
-    if fault is None and factor is not None and len(replicas) != factor:
-        fault = (
-            f"a partition with {len(replicas)} replica(s), but this is not consistent with previous partitions, "
-            f"which have {factor} replica(s)."
-        )
-    if fault is not None:
-        raise ApiError(ErrorCode.invalid_replica_assignment, f"The manual partition assignment includes {fault}")
 
 
 def _added_partitions(image: Image, wanted: NewPartitions, placing: Placing, *, room: int) -> list[PartitionRecord]:
@@ -346,7 +354,7 @@ def _added_partitions(image: Image, wanted: NewPartitions, placing: Placing, *, 
             f"The topic {wanted.name} currently has {present} partition(s); {wanted.count} would not be an increase.",
         )
     additional = wanted.count - present
-    _check_count(wanted.count, additional, room)
+    check_count(wanted.count, additional, room)
     first = topic.partitions[0].replicas
     placed: Sequence[Replicas]
     if wanted.assignments is None:
@@ -359,40 +367,48 @@ def _added_partitions(image: Image, wanted: NewPartitions, placing: Placing, *, 
                 f"{len(wanted.assignments)} assignment(s) were specified.",
             )
         for replicas in wanted.assignments:
-            _check_replicas(image, replicas, len(first))
+            check_replicas(image, replicas, len(first))
         placed = wanted.assignments
     return [_partition(image, wanted.name, present + offset, replicas) for offset, replicas in enumerate(placed)]
 
 
-def _decide_deletion(
-    image: Image, targets: Sequence[tuple[str | None, UUID | None]]
-) -> tuple[list[TopicOutcome], list[MetadataRecord]]:
-    repeated_names = _repeated(name for name, topic_id in targets if name is not None and topic_id is None)
-    repeated_ids = _repeated(topic_id for name, topic_id in targets if name is None and topic_id is not None)
-    outcomes: list[TopicOutcome] = []
-    records: list[MetadataRecord] = []
-    gone: set[UUID] = set()
-    for name, topic_id in dict.fromkeys(targets):
-        try:
-            if name is not None and topic_id is not None:
-                raise ApiError(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
-            if name in repeated_names:
-                raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
-            if topic_id in repeated_ids:
-                raise ApiError(ErrorCode.invalid_request, "Duplicate topic id.")
-            topic = _find(image, name, topic_id)
-            if topic.topic_id in gone:
-                raise ApiError(
-                    ErrorCode.invalid_request, "The provided topic name maps to an ID that was already supplied."
-                )
-            _refuse_internal(topic.name, "deleted")
-        except ApiError as error:
-            outcomes.append(TopicOutcome(name, topic_id, error=error))
-        else:
-            gone.add(topic.topic_id)
-            outcomes.append(TopicOutcome(topic.name, topic.topic_id, topic))
-            records.append(RemoveTopicRecord(topic.name))
-    return outcomes, records
+class Deletion:
+    """What one request deletes, in several parts."""
+
+    def __init__(self, targets: Sequence[Target]) -> None:
+        self._repeated_names = _repeated(name for name, topic_id in targets if name is not None and topic_id is None)
+        self._repeated_ids = _repeated(topic_id for name, topic_id in targets if name is None and topic_id is not None)
+        self._gone: set[str | UUID | None] = set()
+
+    def decide(self, image: Image, targets: Sequence[Target]) -> Decided:
+        outcomes: list[TopicOutcome] = []
+        records: list[MetadataRecord] = []
+        for name, topic_id in targets:
+            try:
+                topic = self._topic(image, name, topic_id)
+            except ApiError as error:
+                outcomes.append(TopicOutcome(name, topic_id, error=error))
+            else:
+                self._gone |= {topic.name, topic.topic_id}
+                outcomes.append(TopicOutcome(topic.name, topic.topic_id, topic))
+                records.append(RemoveTopicRecord(topic.name))
+        return outcomes, records
+
+    def _topic(self, image: Image, name: str | None, topic_id: UUID | None) -> TopicImage:
+        """Raises ApiError."""
+        if name is not None and topic_id is not None:
+            raise ApiError(ErrorCode.invalid_request, "You may not specify both topic name and topic id.")
+        if name in self._repeated_names:
+            raise ApiError(ErrorCode.invalid_request, "Duplicate topic name.")
+        if topic_id in self._repeated_ids:
+            raise ApiError(ErrorCode.invalid_request, "Duplicate topic id.")
+        if name in self._gone or topic_id in self._gone:
+            raise ApiError(
+                ErrorCode.invalid_request, "The provided topic name maps to an ID that was already supplied."
+            )
+        topic = _find(image, name, topic_id)
+        _refuse_internal(topic.name, "deleted")
+        return topic
 
 
 def _find(image: Image, name: str | None, topic_id: UUID | None) -> TopicImage:
@@ -416,17 +432,6 @@ def _refuse_internal(name: str, verb: str) -> None:
         raise ApiError(ErrorCode.invalid_request, f"Creation of internal topic {METADATA_TOPIC} is prohibited.")
     if name in INTERNAL_TOPICS:
         raise ApiError(ErrorCode.invalid_topic_exception, f"The internal topic {name} cannot be {verb} by clients.")
-
-
-def _check_count(total: int, additional: int, room: int) -> None:
-    if total > PARTITIONS_PER_TOPIC:
-        raise ApiError(
-            ErrorCode.invalid_partitions, f"A topic has at most {PARTITIONS_PER_TOPIC} partitions, not {total}."
-        )
-    if additional > room:
-        raise ApiError(
-            ErrorCode.invalid_partitions, f"One request creates at most {PARTITIONS_PER_REQUEST} partitions."
-        )
 
 
 def _partition(image: Image, topic: str, index: int, replicas: Replicas) -> PartitionRecord:

@@ -113,7 +113,9 @@ def _config_file(path: str | None) -> ConfigFile | None:
 async def _serve(settings: Settings, begun: float) -> None:
     from headrace import __version__
     from headrace.app import Node
+    from headrace.runtime.garbage import Keeper
 
+    Keeper().start()
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -11,7 +11,7 @@ Rules:
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from headrace.core.errors import ProtocolError  # first: it hides Hypothesis from kio
@@ -20,7 +20,7 @@ from headrace.core.errors import ProtocolError  # first: it hides Hypothesis fro
 from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
-from headrace.wire.encoder import StructEncoder
+from headrace.wire.encoder import Joined, StructEncoder
 from headrace.wire.guard import Walk, walk_of, without_unknown_tags
 from headrace.wire.schema import Direction, message_class
 
@@ -66,9 +66,20 @@ def encode_answer_in_steps(api_key: int, version: int, answer: Mapping[str, Any]
     return _answer_encoder(api_key, version).steps(out, answer)
 
 
-def element_encoder(api_key: int, version: int, array: str) -> Callable[[bytearray, Mapping[str, Any]], None]:
-    """What writes one element of an array that stands on top of an answer; `Joined` are written in its place."""
-    return _answer_encoder(api_key, version).arrays[array]
+def element_encoder(api_key: int, version: int, *path: str) -> Callable[[bytearray, Mapping[str, Any]], None]:
+    """What writes one element of an array of an answer, named from the top; `Joined` may stand in their place."""
+    encoder = _answer_encoder(api_key, version)
+    for array in path:
+        encoder = encoder.arrays[array]
+    return encoder
+
+
+def joined(encode: Callable[[bytearray, Mapping[str, Any]], None], rows: Sequence[Mapping[str, Any]]) -> Joined:
+    """Rows that are encoded once and stand in several places."""
+    out = bytearray()
+    for row in rows:
+        encode(out, row)
+    return Joined(len(rows), bytes(out))
 
 
 def encode_request(api_key: int, version: int, request: Mapping[str, Any]) -> bytes:

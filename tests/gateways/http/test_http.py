@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from headrace.broker.image import Image
+from headrace.broker.turns import Turns
 from headrace.core.counters import Counters, Histogram, Traffic
 from headrace.core.errors import ConfigError, ErrorCode
 from headrace.gateways.http import server as http_server
@@ -80,6 +82,7 @@ class Service:
         )
     )
     council: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(skew_of=lambda node: None))
+    turns: Turns = field(default_factory=lambda: Turns(time.monotonic))
     ready: bool = True
     faults: list[str] = field(default_factory=list)
 

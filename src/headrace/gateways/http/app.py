@@ -41,7 +41,7 @@ def application(service: Observed, version: str, addresses: Callable[[], Mapping
     async def metrics_page(request: Request) -> Response:
         accept = request.headers.get("accept", "")
         async with scraping:
-            numbers = metrics.read(service)
+            numbers = await metrics.read(service)
             body, content_type = await asyncio.to_thread(page.encode, numbers, accept)
         return Response(body, headers={"content-type": content_type})
 

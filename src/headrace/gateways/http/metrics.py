@@ -1,8 +1,8 @@
 """The metrics page: plain numbers of the broker, read when they are asked for, as Prometheus families.
 
 Rules:
-- `read` runs on the loop, the owner of the numbers, and only copies them: a few microseconds per partition.
-  `families` and `encode`, ten times dearer, run in a worker.
+- `read` runs on the loop, the owner of the numbers, and only copies them: a few microseconds per partition, and others
+  have their turns meanwhile. `families` and `encode`, ten times dearer, run in a worker.
 - Names follow Prometheus: seconds and bytes, `_total` for counters. Labels are topics, partitions, groups, APIs; never
   something a client makes up.
 - A partition that a group has committed to but that is gone has no lag.
@@ -10,9 +10,9 @@ Rules:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -26,6 +26,8 @@ from headrace.gateways.http.cluster_metrics import ClusterNumbers
 from headrace.gateways.http.observed import Observed
 
 _PARTITION: Final = ["topic", "partition"]
+AT_ONCE: Final = 64  # rows that are copied before the clock is looked at
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,10 @@ class Numbers:
     cluster: ClusterNumbers
 
 
-def read(service: Observed) -> Numbers:
+async def read(service: Observed) -> Numbers:
     """Copy what other requests might change meanwhile."""
     counters = service.counters
+    partitions = list(service.partitions)
     return Numbers(
         ready=service.ready and not service.faults,
         counters=replace(
@@ -55,18 +58,26 @@ def read(service: Observed) -> Numbers:
         ),
         partitions=[
             (part.topic, part.index, log.start_offset, log.end_offset, part.high_watermark, log.size_bytes)
-            for part in service.partitions
+            async for part in _in_turns(service, partitions)
             for log in (part.log,)
         ],
         led=[
             (part.topic, part.index, len(part.record.replicas), part.in_sync)
-            for part in service.partitions
+            async for part in _in_turns(service, partitions)
             if part.leads and part.record is not None
         ],
-        group_offsets=list(service.groups.group_offsets()),
+        group_offsets=[row async for row in _in_turns(service, service.groups.group_offsets())],
         group_states={str(state): count for state, count in service.groups.states().items()},
         cluster=cluster_metrics.read(service),
     )
+
+
+async def _in_turns(service: Observed, items: Iterable[T]) -> AsyncIterator[T]:
+    turns = service.turns
+    for number, item in enumerate(items, 1):
+        yield item
+        if number % AT_ONCE == 0 and turns.used_up:
+            await turns.rest()
 
 
 def families(numbers: Numbers, version: str) -> list[Metric]:

@@ -159,8 +159,21 @@ class ObservedCouncil(Protocol):
         """How far a node's clock is ahead, in ms; None if that is not known."""
 
 
+class ObservedTurns(Protocol):
+    """Whose turn it is."""
+
+    @property
+    def used_up(self) -> bool:
+        """Whether it is time to let others go on."""
+
+    async def rest(self) -> None: ...
+
+
 class Observed(Protocol):
     """The broker's service, seen from outside."""
+
+    @property
+    def turns(self) -> ObservedTurns: ...
 
     @property
     def counters(self) -> Counters: ...
