@@ -14,8 +14,8 @@ from uuid import UUID
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from headrace.storage.checked_lines import parse
 
+from headrace.storage.checked_lines import parse
 from headrace.storage.directory import _parse, _render
 from headrace.testing.ledger import CLIENT
 from headrace.testing.process import BrokerProcess

@@ -57,8 +57,8 @@ def run(monkeypatch: pytest.MonkeyPatch, *, remembers: bool) -> None:
     world = Emptied(remembers=remembers)
     known = world.known
 
-    def remembered(partitions: Partitions, topic_id: Any, index: int) -> int:
-        return known.get((partitions.node_id, topic_id, index), 0)
+    def remembered(partitions: Partitions, topic: Any, index: int) -> int:
+        return known.get((partitions.node_id, topic.topic_id, index), 0)
 
     monkeypatch.setattr(Partitions, "known_high_watermark", remembered)
     world.run()

@@ -6,12 +6,12 @@ from random import Random
 from uuid import UUID
 
 import pytest
-from headrace.storage.checked_lines import render
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.errors import DiskFullError, StorageError
 from headrace.storage import manifest as manifests
+from headrace.storage.checked_lines import render
 from headrace.storage.manifest import PATH, Known, Manifest, accept, opened
 from headrace.testing.files import FaultyFiles, PowerCutError
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 EXPIRY_SECONDS = 0.5
 CHECKPOINT_SECONDS = 5.0
 CATALOG_SECONDS = 2.0
-DOUBT_SECONDS = 2.0  # for which batches that were read and found whole are believed
+DOUBT_SECONDS = 0.5  # for which batches that were read and found whole are believed
 NEVER_MS = 2**53  # no timer is set for so long
 
 

@@ -32,9 +32,10 @@ from uuid import UUID
 from headrace.broker.decisions import partitions_on
 from headrace.broker.log_faults import LogFaults
 from headrace.broker.log_opening import LogOpening, Opening, log_path
+from headrace.broker.offline_logs import OfflineLogs
 from headrace.broker.partition import Partition
 from headrace.core.counters import Traffic
-from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, DiskFullError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
 from headrace.storage.directory import distrust_system
 from headrace.storage.log import Log
 
@@ -86,13 +87,11 @@ class Partitions:
         self.on_caught_up: Callable[[Partition], None] | None = None  # told when a follower could be in sync
         self._replicas: dict[str, dict[int, Partition]] = {}
         self._leaders: dict[str, dict[int, Partition]] = {}
-        self._faults: dict[Place, str] = {}
-        self._damaged: dict[Place, None] = {}  # those of the faults that another replica could mend
+        self._offline = OfflineLogs(node_id)
         self.disk_fault: StorageError | None = None  # the data directory has failed, or a part of it
         self._image: Image | None = None
         self._is_registered = False
         self._opening: dict[Place, UUID] = {}
-        self._starved: dict[Place, None] = {}  # not opened yet, because the disk was full
         self._closing: deque[Partition] = deque()
         self._given_up: dict[Place, Partition] = {}  # damaged: to be at rest before another log is opened there
         self._found_damaged: deque[tuple[Partition, Span, StorageError]] = deque()  # by readers in workers
@@ -109,13 +108,12 @@ class Partitions:
             yield from partitions.values()
 
     def __len__(self) -> int:
-        return sum(len(partitions) for partitions in self._replicas.values())
+        return sum(map(len, self._replicas.values()))
 
     @property
     def faults(self) -> list[str]:
         """What is offline or damaged, and why."""
-        offline = [f"{topic}-{index}: {why}" for (topic, index), why in self._faults.items()]
-        return offline + self._log_faults.sentences
+        return self._offline.sentences + self._log_faults.sentences
 
     @property
     def is_fit(self) -> bool:
@@ -128,26 +126,14 @@ class Partitions:
 
     def lost_replicas(self) -> tuple[tuple[UUID, int], ...]:
         """Logs that are lost, or may be, for which the cluster counts on this node though it could count on others."""
-        image, lost = self._image, (*self._damaged, *self.known.unsure())
-        if image is None or not lost:
-            return ()
-        return tuple(
-            (image.topics[name].topic_id, index)
-            for name, index in dict.fromkeys(lost)
-            if self._is_one_of_several(image.partition(name, index))
-        )
-
-    def _is_one_of_several(self, record: PartitionRecord | None) -> bool:
-        """Whether this node has everything that is committed, by what was decided, and others have, too."""
-        candidates = () if record is None else (*record.isr, *record.elr)
-        return self.node_id in candidates and len(candidates) > 1
+        return () if self._image is None else self._offline.counted_on(self._image, self.known.unsure())
 
     def examined(self) -> bool:
         """At every beat: take up what readers in workers have found, and say whether this node is fit."""
         while self._found_damaged:
             partition, span, error = self._found_damaged.popleft()
             self.suspect(partition, span.verify, error)
-        for name in {name: None for name, _ in self._starved}:
+        for name in {name: None for name, _ in self._offline.starved}:
             if self._image is not None and not self._stopped:
                 self._assign_all(self._image.topics[name])
         self._keep_working()
@@ -165,13 +151,11 @@ class Partitions:
         return self._replicas.get(topic, {}).get(index)
 
     def _absence(self, topic: str, index: int) -> ApiError:
-        if (why := self._faults.get((topic, index))) is not None:
+        if (why := self._offline.why((topic, index))) is not None:
             return ApiError(ErrorCode.kafka_storage_error, why)
         if self._image is None or self._image.partition(topic, index) is None:
             return ApiError(ErrorCode.unknown_topic_or_partition)
         return ApiError(ErrorCode.not_leader_or_follower)
-
-    # ------------------------------------------------------------------ the image
 
     def load(self, image: Image, *, is_current: bool = True) -> None:
         """Open everything at start-up. Blocking. An image that may be old is followed by `registered`."""
@@ -179,7 +163,7 @@ class Partitions:
         ours = [(*each, self._opening_of(each[0], each[1].index)) for each in partitions_on(image, self.node_id)]
         opened = self._logs.open_all([wanted for *_, wanted in ours], self.known.trust)
         for number, (topic, record, wanted) in enumerate(ours):
-            if isinstance(opened[number], CorruptionError) and self._may_copy_anew(record):
+            if isinstance(opened[number], CorruptionError) and self._offline.may_copy_anew(record):
                 ours[number] = topic, record, replace(wanted, anew=True)
                 [opened[number]] = self._logs.open_all([ours[number][2]], self.known.trust)
         for (*_, wanted), log in zip(ours, opened, strict=True):
@@ -248,17 +232,15 @@ class Partitions:
                 self._forget_faults(place)
             elif partition is not None:
                 self._assign(partition, record)
-            elif self.disk_fault is not None and place in self._faults:
-                continue
-            elif place not in self._faults or place in self._starved or self._may_copy_anew(record, place):
-                self._faults.pop(place, None)
-                self._starved.pop(place, None)
+            elif place not in self._offline or self._may_open(place, record):
+                self._offline.reopen(place)
                 self._opening[place] = topic.topic_id
 
-    def _may_copy_anew(self, record: PartitionRecord, place: Place | None = None) -> bool:
-        """Whether nobody counts on what this node has, and somebody else has it. `place`: if it is damaged there."""
-        is_free = self.node_id not in (*record.isr, *record.elr) and record.leader >= 0
-        return is_free and (place is None or place in self._damaged)
+    def _may_open(self, place: Place, record: PartitionRecord) -> bool:
+        """Whether what is offline can be tried again."""
+        is_lost = place in self._offline.lost
+        may = place in self._offline.starved or (is_lost and self._offline.may_copy_anew(record))
+        return may and self.disk_fault is None
 
     def _assign(self, partition: Partition, record: PartitionRecord) -> None:
         """Let a partition lead or follow, as its record says."""
@@ -302,14 +284,13 @@ class Partitions:
         record = partition.record
         if record is None or self.replica(partition.topic, partition.index) is not partition:
             return False
-        return self._is_one_of_several(record) or self._may_copy_anew(record)
+        return self._offline.is_one_of_several(record) or self._offline.may_copy_anew(record)
 
     def _give_up(self, partition: Partition, error: StorageError) -> None:
         place = partition.topic, partition.index
         about = {"topic": partition.topic, "partition": partition.index, "reason": str(error)}
         logger.error("a log is given up: another replica shall lead, and ours be copied from it", extra=about)
-        self._faults[place] = str(error)
-        self._damaged[place] = None
+        self._offline.add(place, error, is_lost=True)
         self._given_up[place] = partition
         del self._replicas[partition.topic][partition.index]
         self._leaders.get(partition.topic, {}).pop(partition.index, None)
@@ -325,7 +306,7 @@ class Partitions:
     def report_to(self, reports: OfflineReports) -> None:
         """This node is registered: tell the controller of what is lost, already or later."""
         self.reports = reports
-        for topic, index in self._damaged:
+        for topic, index in self._offline.lost:
             if self._image is not None and (found := self._image.topics.get(topic)) is not None:
                 reports.lost(found.topic_id, index)
 
@@ -361,8 +342,8 @@ class Partitions:
             if self.replica(*place) is not None:
                 continue  # the image moved on while it was being opened: two logs of one place would tear each other
             assert self._image is not None
-            wanted.append(self._opening_of(self._image.topics[place[0]], place[1], anew=place in self._damaged))
-            self._damaged.pop(place, None)
+            anew = self._offline.take_lost(place)
+            wanted.append(self._opening_of(self._image.topics[place[0]], place[1], anew=anew))
         for each in wanted:
             if (old := self._given_up.pop((each.topic, each.index), None)) is not None:
                 await self._at_rest(old)
@@ -404,11 +385,10 @@ class Partitions:
         elif isinstance(log, CorruptionError):
             self.known.missed(wanted)
 
-    def known_high_watermark(self, topic_id: UUID, index: int) -> int:
+    def known_high_watermark(self, topic: TopicImage, index: int) -> int:
         """Everything below was committed once, as far as this node's disk knows; 0 if it does not."""
-        name = self._image.topic_names.get(topic_id) if self._image is not None else None
-        known = self.known.get(name, index) if name is not None else None
-        return known.high_watermark if known is not None and known.topic_id == topic_id else 0
+        known = self.known.get(topic.name, index)
+        return known.high_watermark if known is not None and known.topic_id == topic.topic_id else 0
 
     async def _at_rest(self, partition: Partition) -> None:
         """Until no worker writes to its files any more, and they are closed."""
@@ -419,23 +399,17 @@ class Partitions:
     def _config(self, topic: TopicImage, image: Image) -> TopicConfig:
         return self._configs.topic_config(topic.configs, image)
 
-    # ------------------------------------------------------------------ logs
-
     def _adopt(self, topic: TopicImage, record: PartitionRecord, log: Log | StorageError) -> None:
         name, index = topic.name, record.index
         if isinstance(log, StorageError):
-            self._faults[name, index] = str(log)
-            if isinstance(log, CorruptionError):
-                self._damaged[name, index] = None
-            elif isinstance(log, DiskFullError):
-                self._starved[name, index] = None
+            self._offline.add((name, index), log)
             logger.error("a partition is offline", extra={"topic": name, "partition": index, "reason": str(log)})
             return
         traffic = self._counters.topics.setdefault(name, Traffic())
         partition = self._replicas.setdefault(name, {})[index] = Partition(
             name, topic.topic_id, index, log, clock=self._clock, traffic=traffic, touched=self._touched
         )
-        known = min(self.known_high_watermark(topic.topic_id, index), log.end_offset)  # of what it has
+        known = min(self.known_high_watermark(topic, index), log.end_offset)  # of what it has
         partition.high_watermark = max(partition.high_watermark, known)
         partition.on_caught_up = self._caught_up
         partition.on_failed = self._failed
@@ -443,7 +417,7 @@ class Partitions:
         self._assign(partition, record)
 
     def _drop_topic(self, name: str) -> None:
-        for key in [key for key in self._faults if key[0] == name]:
+        for key in self._offline.of_topic(name):
             self._forget_faults(key)
         for key in [key for key in self._opening if key[0] == name]:
             del self._opening[key]
@@ -454,9 +428,7 @@ class Partitions:
         self._leaders.pop(name, None)
 
     def _forget_faults(self, place: Place) -> None:
-        self._faults.pop(place, None)
-        self._damaged.pop(place, None)
-        self._starved.pop(place, None)
+        self._offline.forget(place)
         if (old := self._given_up.pop(place, None)) is not None:
             self._closing.append(old)
 
@@ -486,7 +458,7 @@ class Partitions:
         self._disk_failed(error)
         for name, partitions in self._replicas.items():
             for index in [i for i, p in partitions.items() if p.log.config.storage == "disk"]:
-                self._faults[name, index] = str(error)
+                self._offline.add((name, index), error)
                 partition = partitions.pop(index)
                 self._leaders.get(name, {}).pop(index, None)
                 partition.fail(error)

@@ -140,7 +140,9 @@ class ReplicaNode:
             topic_name=lambda topic_id: self.image.topic_names.get(topic_id),
             check_epoch=lambda partition, epoch: Service.check_epoch(self.service, partition, epoch),
         )
-        self.partitions.known_high_watermark = lambda *place: high_watermarks.get(place, 0)  # type: ignore[method-assign]
+        self.partitions.known_high_watermark = (  # type: ignore[method-assign]
+            lambda topic, index: high_watermarks.get((topic.topic_id, index), 0)
+        )
         self.partitions.load(self.image, is_current=False)
 
     async def register(self) -> None:
