@@ -95,7 +95,9 @@ class Watch:
         if self._epochs.setdefault(key, record.leader) != record.leader:
             self._fail(f"nodes {self._epochs[key]} and {record.leader} lead {key[0]}-{key[1]} in epoch {key[2]}")
 
-        if record.unclean_epoch != record.leader_epoch:
+        newest = None if self.newest_image is None else self.newest_image.partition(partition.topic, partition.index)
+        is_late = newest is None or newest.leader_epoch != record.leader_epoch  # others have gone on without it
+        if record.unclean_epoch != record.leader_epoch and not is_late:
             self._has_all_committed(partition, record)
 
     def _has_all_committed(self, partition: Partition, record: Any) -> None:
