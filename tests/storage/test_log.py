@@ -525,3 +525,16 @@ def test_a_deleted_log_leaves_nothing_behind() -> None:
     with pytest.raises(ApiError):
         span.read()
     log.delete()
+
+
+def test_a_log_that_was_never_written_to_is_closed_without_touching_the_disk() -> None:
+    files = FaultyFiles()
+    open_log(files).close()
+    log = open_log(files)
+    before = files.operations
+    log.close()
+    assert files.operations == before
+    log = open_log(files)
+    assert put(log).base_offset == 0
+    log.close()
+    assert read_records(open_log(files)) == [(0, b"v")]

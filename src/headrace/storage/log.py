@@ -108,7 +108,8 @@ class Log:
         """
         settle(files, path)
         found = recovery.examine(files, path, config, now_ms=now_ms, known=known)
-        is_new = not found.segments
+        is_untouched = known is not None and known.is_exact and known.end_offset == found.end_offset == 0
+        is_new = is_untouched or not found.segments
         log = cls(files, path, config, found, producer_expiry_ms=producer_expiry_ms)
         log._settle(found, now_ms, is_new=is_new)
         return log
@@ -439,7 +440,7 @@ class Log:
     def close(self, *, clean: bool = True) -> None:
         """Blocking. A clean close leaves nothing for recovery to do."""
         try:
-            if clean and self.failed is None:
+            if clean and self.failed is None and not self._is_untouched:
                 active = self._shelf.active
                 if active.stored_size != active.size or self.end_offset not in self._snapshots.offsets:
                     self._backlog.chores.indexes.append(active)
@@ -447,6 +448,13 @@ class Log:
                 self.checkpoint()
         finally:
             self._end(StorageError(f"{self.path} is closed"))
+
+    @property
+    def _is_untouched(self) -> bool:
+        """Nothing was ever written, so that there is nothing to describe: whose it is, the manifest knows."""
+        chores = self._backlog.chores
+        described = self._snapshots.offsets or chores.indexes or chores.removals or self.epochs.latest >= 0
+        return not (self.end_offset or self.recovery_point or described)
 
     def delete(self) -> None:
         """Remove the log and all its files. Blocking."""
