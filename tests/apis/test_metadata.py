@@ -5,11 +5,13 @@ from __future__ import annotations
 from types import SimpleNamespace
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from headrace.apis.metadata import API
 from headrace.broker.departures import LINGER_S
-from headrace.broker.image import BrokerRecord, PartitionRecord
+from headrace.broker.encoded_topics import EncodedTopics
+from headrace.broker.image import BrokerRecord, PartitionRecord, RemoveTopicRecord
 from headrace.broker.topics import NewTopic
 from headrace.core.errors import ErrorCode
 
@@ -195,3 +197,43 @@ def test_creation_on_a_dead_disk_is_an_error_of_each_topic(admin, version):
     admin.service.log.broken = True
     answer = admin.call(API, version, topics=named("a", "b"))
     assert errors(answer) == {"a": ErrorCode.kafka_storage_error, "b": ErrorCode.kafka_storage_error}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_is_kept_is_what_would_be_encoded_anew(make_admin, version, asked):
+    """For all topics and for some, before and after a change, and whatever versions are asked for in between."""
+    admin = make_admin(brokers=3, auto_create_topics=False)
+    admin.create(*(NewTopic(f"t{number}", partitions=number % 3 + 1) for number in range(20)))
+
+    def answers() -> list[object]:
+        fields = {"include_topic_authorized_operations": asked, "allow_auto_topic_creation": False}
+        named = [{"name": f"t{number}"} for number in (3, 17, 99, 4)]
+        everything = [] if version == 0 else None
+        return [admin.call(API, version, topics=topics, **fields) for topics in (everything, named)]
+
+    def anew() -> list[object]:
+        kept, admin.service.encoded_topics = admin.service.encoded_topics, EncodedTopics()
+        try:
+            return answers()
+        finally:
+            admin.service.encoded_topics = kept
+
+    assert answers() == answers() == anew()
+    record = admin.image.topics["t4"].partitions[0]
+    admin.propose(msgspec.structs.replace(record, leader=-1, leader_epoch=9))
+    assert answers() == anew()
+    admin.propose(msgspec.structs.replace(admin.image.brokers[2], fenced=True))
+    assert answers() == answers() == anew()
+    admin.propose(RemoveTopicRecord("t3"))
+    assert answers() == answers() == anew()
+
+
+def test_what_is_kept_has_a_limit(make_admin):
+    admin = make_admin()
+    admin.create(*(NewTopic(f"t{number}") for number in range(50)))
+    admin.service.encoded_topics = EncodedTopics(kept_bytes=1000)
+    for version in VERSIONS:
+        admin.call(API, version, topics=[] if version == 0 else None)
+    one_kind = 2 * 50 * 100
+    assert admin.service.encoded_topics.size_bytes < 1000 + one_kind

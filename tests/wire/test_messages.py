@@ -22,8 +22,11 @@ from headrace.wire.messages import (
     ELEMENTS_PER_REQUEST,
     decode_request,
     decode_response,
+    element_encoder,
     encode_answer,
+    encode_answer_in_steps,
     encode_request,
+    joined,
 )
 from headrace.wire.schema import message_class, plain, versions_of
 
@@ -104,6 +107,29 @@ def test_messages_are_written_as_kio_writes_them_and_read_back(key, seed):
             expected = written_by_kio(instance)
             assert encode(key, version, plain(instance)) == expected
             assert plain(decode(key, version, b"abc" + expected, 3)) == plain(instance)
+
+
+@pytest.mark.parametrize("key", KEYS)
+@settings(max_examples=4, deadline=None)
+@given(seed=st.integers(0, 1 << 32))
+def test_an_answer_that_is_written_in_steps_is_the_same(key, seed):
+    for version in versions_of(key):
+        answer = plain(arbitrary_message(seed, key, version, "response"))
+        assert encoded_in_steps(key, version, answer) == encode_answer(key, version, answer)
+
+
+@pytest.mark.parametrize("version", versions_of(3))
+def test_elements_that_were_encoded_before_stand_where_they_would(version):
+    rows = [{"name": "a", "partitions": [{"partition_index": 1}]}, {"name": "b" * 200}] * 70
+    found = joined(element_encoder(3, version, "topics"), rows)
+    for encode in (encode_answer, encoded_in_steps):
+        assert encode(3, version, {"topics": found}) == encode_answer(3, version, {"topics": rows})
+
+
+def encoded_in_steps(key, version, answer):
+    out = bytearray()
+    list(encode_answer_in_steps(key, version, answer, out))
+    return bytes(out)
 
 
 @pytest.mark.parametrize("key", KEYS)

@@ -24,7 +24,7 @@ TURN_SECONDS: Final = 0.005  # of a pass of the loop, for all flows together
 QUANTUM_SECONDS: Final = 0.001  # that a flow may use before the next one is chosen
 STRETCH_SECONDS: Final = 0.002  # that a long piece of work may take before it rests
 CREDIT_SECONDS: Final = 0.010  # that a flow may use beyond the others and still count as sparse
-NOTICE_SECONDS: Final = 0.001  # less than this is not worth a call back
+NOTICE_SECONDS: Final = 0.002  # less than this is not worth a call back
 
 
 class Flow(Protocol):
@@ -33,8 +33,8 @@ class Flow(Protocol):
     used: float  # seconds, on the scale of all flows: at least where they were when this one was served last
     queued: bool  # whether it waits for its turn; both are for `Turns` to write
 
-    def serve(self, until: float) -> bool:
-        """Work until that time, or one piece if that is longer. Whether there is more to do at once."""
+    def serve(self, seconds: float) -> bool:
+        """Work for so long, or one piece if that takes longer. Whether there is more to do at once."""
 
 
 class Turns:
@@ -56,7 +56,8 @@ class Turns:
 
     def spend(self, flow: Flow, seconds: float) -> None:
         """A flow was served without queueing."""
-        flow.used = max(flow.used, self._virtual_time) + seconds
+        used = flow.used
+        flow.used = (used if used > self._virtual_time else self._virtual_time) + seconds  # `max` takes its time
         self._spent += seconds
         if self._spent >= NOTICE_SECONDS:
             if self._spent >= TURN_SECONDS:
@@ -114,7 +115,7 @@ class Turns:
 
     def _serve(self, flow: Flow, end: float) -> None:
         begun = self.now()
-        flow.queued = flow.serve(min(end, begun + QUANTUM_SECONDS))
+        flow.queued = flow.serve(min(end - begun, QUANTUM_SECONDS))
         flow.used = max(flow.used, self._virtual_time) + self.now() - begun
         if flow.queued:
             self._push(flow)

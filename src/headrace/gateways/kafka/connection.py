@@ -48,7 +48,6 @@ logger = logging.getLogger(__name__)
 Outcome = Mapping[str, Any] | Encoded | None
 _LENGTH = struct.Struct(">i")
 _NOTHING = object()
-FOR_EVER = float("inf")
 REFUSAL_SECONDS = 0.5  # nobody learns quickly that a proof was wrong
 
 
@@ -82,7 +81,9 @@ class Connection(asyncio.Protocol):
         self._tasks: dict[asyncio.Future[Outcome], None] = {}
         self._awaited: dict[asyncio.Future[Outcome], None] = {}  # requests that have not taken effect yet
         self._is_held = False  # the next request waits for these
+        self._is_node = False
         self._begun_at = 0.0  # when the last request was begun
+        self._clocked_at = 0.0  # when the clock was last looked at
         self._held_bytes = 0  # of answers that are made and not given to the transport
         self._busy = False
         self._flushing = False
@@ -117,22 +118,17 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse(error)
             return
-        is_client = self._context.peer is None
-        if self._backlog or (is_client and self._turns.crowded):
+        if self._backlog or (self._turns.crowded and not self._is_node):
             self._backlog.extend(frames)
             self._pace()
-        elif is_client:
-            begun = self._monotonic()
-            self._handle(frames, begun + TURN_SECONDS)
-            self._turns.spend(self, self._monotonic() - begun)
-        else:
-            self._handle(frames, FOR_EVER)
+        elif frames:
+            self._handle(frames, TURN_SECONDS)
 
-    def serve(self, until: float) -> bool:
+    def serve(self, seconds: float) -> bool:
         """Take up what was put aside, when its turn has come."""
         if self._transport is not None and self._may_go_on():
             frames, self._backlog = self._backlog, deque()
-            self._handle(frames, until if self._context.peer is None else FOR_EVER)
+            self._handle(frames, seconds, queued=True)
         return bool(self._backlog) and self._may_go_on()
 
     def pause_writing(self) -> None:
@@ -157,18 +153,24 @@ class Connection(asyncio.Protocol):
 
     # -- requests
 
-    def _handle(self, frames: Iterable[bytes], until: float) -> None:
-        """Begin requests until it is time; what is left, and what has to wait, is put aside."""
+    def _handle(self, frames: Iterable[bytes], seconds: float, *, queued: bool = False) -> None:
+        """Begin requests for so long, at least one; what is left, and what has to wait, is put aside."""
         self._busy = True
         left = iter(frames)
+        begun_at = 0.0
         try:
             for frame in left:
-                if self._begun_at >= until or not self._may_go_on() or not self._request(frame):
+                if self._is_held or not self._has_room() or not self._request(frame):
                     self._backlog.append(frame)
-                    self._backlog.extend(left)
                     break
                 if self._held_bytes > limits.HELD_BYTES:
                     self._flush()  # so that the transport can say that the peer does not read
+                begun_at = begun_at or self._begun_at
+                if self._clocked_at - begun_at >= seconds and not self._is_node:
+                    break
+            self._backlog.extend(left)
+            if begun_at and not queued and not self._is_node:
+                self._turns.spend(self, self._clocked_at - begun_at)
         except ProtocolError as error:
             self._refuse(error)
             return
@@ -200,6 +202,7 @@ class Connection(asyncio.Protocol):
             return True
         if len(frame) > api.max_request_bytes:
             raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
+        begun = self._begun_at = self._clocked_at = self._monotonic()
         if api.decode is not None:
             request = api.decode(version, frame, body_offset)
         else:
@@ -209,7 +212,6 @@ class Connection(asyncio.Protocol):
             context = self._context = Context(
                 self._service, version, client_id, self.host, context.peer, context.operator
             )
-        begun = self._begun_at = self._monotonic()
         holds = False
         outcome: Any
         try:
@@ -234,7 +236,8 @@ class Connection(asyncio.Protocol):
             self._measure(api, begun)
         else:
             future = asyncio.ensure_future(outcome)
-            if holds and context.peer is None:
+            self._clocked_at = self._monotonic()
+            if holds and not self._is_node:
                 self._awaited[future] = None
                 self._is_held = not api.hot
             self._keep_place(future, api, header, context, request, begun)
@@ -288,6 +291,7 @@ class Connection(asyncio.Protocol):
             is_operator = answerer.peer == hello.OPERATOR
             peer = None if is_operator else answerer.peer
             self._context = Context(self._service, -1, "", self.host, peer, is_operator)
+            self._is_node = peer is not None
             self._server.admit_peer(self)
         slot.parts = (_hello_answer(header, body),)
         self._held_bytes += len(slot.parts[0])
@@ -448,7 +452,8 @@ class Connection(asyncio.Protocol):
             (transport.resume_reading if room else transport.pause_reading)()
 
     def _measure(self, api: Api, begun: float) -> None:
-        seconds = self._monotonic() - begun
+        self._clocked_at = self._monotonic()
+        seconds = self._clocked_at - begun
         histogram = self._histograms.get(api.key)
         if histogram is None:
             histogram = self._histograms[api.key] = self._service.counters.requests.setdefault(api.name, Histogram())
