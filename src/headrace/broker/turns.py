@@ -24,6 +24,7 @@ TURN_SECONDS: Final = 0.005  # of a pass of the loop, for all flows together
 QUANTUM_SECONDS: Final = 0.001  # that a flow may use before the next one is chosen
 STRETCH_SECONDS: Final = 0.002  # that a long piece of work may take before it rests
 CREDIT_SECONDS: Final = 0.010  # that a flow may use beyond the others and still count as sparse
+FEW_PIECES: Final = 8  # more are a backlog
 NOTICE_SECONDS: Final = 0.002  # less than this is not worth a call back
 
 
@@ -64,13 +65,13 @@ class Turns:
                 self.crowded = True
             self._call()
 
-    def enter(self, flow: Flow) -> None:
-        """Have it served when its turn comes. Without effect if it waits already."""
+    def enter(self, flow: Flow, pieces: int = 1) -> None:
+        """Have it served when its turn comes, with so many pieces of work. Without effect if it waits already."""
         if flow.queued:
             return
         flow.queued = True
         flow.used = max(flow.used, self._virtual_time)
-        if flow.used <= self._virtual_time + CREDIT_SECONDS:
+        if pieces <= FEW_PIECES and flow.used <= self._virtual_time + CREDIT_SECONDS:
             self._sparse.append(flow)
         else:
             self._push(flow)

@@ -444,7 +444,7 @@ class Connection(asyncio.Protocol):
         room = self._has_room()
         if self._backlog:
             if room and not self._is_held and not self._busy:
-                self._turns.enter(self)
+                self._turns.enter(self, len(self._backlog))
             room = room and not self._is_held and len(self._backlog) < limits.WAITING_FRAMES
         if room != self._reading:
             self._reading = room
