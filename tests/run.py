@@ -19,6 +19,7 @@ import concurrent.futures
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -181,7 +182,12 @@ def show(result: Result) -> None:
     sys.stdout.flush()
 
 
+def _terminated(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminated)  # the parts must not go on without us
     try:
         sys.exit(main(sys.argv[1:]))
     except KeyboardInterrupt:
