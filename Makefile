@@ -59,6 +59,8 @@ slow: $(READY)  ## run the long campaigns: storms, histories of kills
 	$(BIN)/python -m pytest -q -m slow --timeout 3600
 	$(BIN)/python -m headrace.testing.exactly_once
 	$(BIN)/python -m headrace.testing.exactly_once --nodes 3 --histories 20
+	$(BIN)/python -m headrace.testing.disk_histories --nodes 1 --histories 20 --jobs 2
+	$(BIN)/python -m headrace.testing.disk_histories --nodes 3 --histories 40 --jobs 2
 	$(BIN)/python -m headrace.testing.spark_exactly_once
 
 SEEDS ?= 200

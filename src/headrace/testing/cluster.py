@@ -11,7 +11,6 @@ With `switchboard=True` nodes reach each other, and clients reach nodes, through
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -44,18 +43,21 @@ class ClusterNode(BrokerProcess):
         self.node_id = node_id
         self.host = host
 
-    def pause(self) -> None:
-        os.kill(self.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
 
 class Cluster:
     """See the module."""
 
-    def __init__(self, home: Path, *flags: str, nodes: int = 3, switchboard: bool = False) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *flags: str,
+        nodes: int = 3,
+        switchboard: bool = False,
+        environ: Callable[[int], dict[str, str]] = lambda _: {},
+    ) -> None:
+        """`environ`: what a node's process gets besides our own environment."""
         self._home = home
+        self._environ = environ
         self._flags = flags
         ids = range(1, nodes + 1)
         self._listens = {node: (_host(node), free_port(_host(node))) for node in ids}
@@ -95,6 +97,7 @@ class Cluster:
             join += ["--advertised-host", advertised[0], "--advertised-port", str(advertised[1])]
         words = (*FLAGS, *self._flags, *join, *flags)
         node = ClusterNode(self._home / f"node-{node_id}", *words, node_id=node_id, host=host, port=port)
+        node.environ = self._environ(node_id)
         self._nodes[node_id] = node
         node.start()
         return node

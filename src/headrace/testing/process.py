@@ -29,11 +29,20 @@ START_SECONDS = 90.0  # on a machine that is busy with other things
 STOP_SECONDS = 60.0
 
 
+class NotReadyError(RuntimeError):
+    """A broker did not start. `code` is that of its exit; None if it had to be killed, for it said nothing in time."""
+
+    def __init__(self, message: str, code: int | None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class BrokerProcess:
     """A broker on a directory. After the first start it keeps its port, which nobody else is given meanwhile."""
 
     def __init__(self, data_dir: Path, *flags: str, port: int = 0) -> None:
         self.data_dir = data_dir
+        self.environ: dict[str, str] = {}  # besides ours
         self.host = "127.0.0.1"
         self.flags = flags
         self.port = port
@@ -62,28 +71,46 @@ class BrokerProcess:
         self.port = self.port or free_port(self.host)
         with self.log.open("ab") as stderr:
             environ = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-            self._process = subprocess.Popen(self.command(), stdout=subprocess.PIPE, stderr=stderr, env=environ)
+            self._process = subprocess.Popen(
+                self.command(), stdout=subprocess.PIPE, stderr=stderr, env={**environ, **self.environ}
+            )
         atexit.register(self._process.kill)
         return self._process
 
     def start(self) -> Self:
-        """Start, and wait until it serves. Raises RuntimeError with the end of the log if it does not."""
-        process = self.launch()
-        assert process.stdout is not None
-        line = _first_line(process.stdout, START_SECONDS)
+        """Start, and wait until it serves. Raises NotReadyError with the end of the log if it does not."""
+        self.launch()
+        return self.await_ready()
+
+    def await_ready(self, timeout_s: float = START_SECONDS) -> Self:
+        """Wait until a broker that was launched serves. Raises NotReadyError, and has killed it then."""
+        process = self._process
+        assert process is not None and process.stdout is not None
+        line = _first_line(process.stdout, timeout_s)
         ready = READY.search(line)
         if ready is None:
+            code = _exit_code(process)
             self.kill()
-            raise RuntimeError(f"the broker did not start; it said {line!r}\n{self.log_tail()}")
+            raise NotReadyError(f"the broker did not start; it said {line!r}\n{self.log_tail()}", code)
         self.port = int(ready["kafka"].rpartition(":")[2])
         self.http_url = ready["http"]
         return self
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
         """SIGKILL; harmless if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._reap(self._process)
+
+    def pause(self) -> None:
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Send a signal and wait for the end; returns the exit code."""
@@ -114,6 +141,14 @@ class BrokerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """Of a process that has closed its output; None if it runs on all the same."""
+    try:
+        return process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        return None
 
 
 def _first_line(stream: IO[bytes], timeout_s: float) -> str:
