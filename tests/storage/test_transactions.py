@@ -151,6 +151,17 @@ def test_a_repeated_batch_is_told_even_when_the_transaction_is_over() -> None:
     assert stable(log) == 2
 
 
+def test_a_batch_is_no_repeat_of_one_that_was_aborted() -> None:
+    """librdkafka gives the sequences of a batch whose answer was lost to the next transaction, if it aborts: what is
+    taken for a repeat would be acknowledged, and be nowhere."""
+    log = open_log()
+    write(log, b"doomed", 7, sequence=0)
+    end(log, 7, commit=False)
+    assert refusal(lambda: write(log, b"new", 7, sequence=0)) == ErrorCode.invalid_txn_state
+    write(log, b"next", 7, sequence=1)
+    assert write(log, b"next", 7, sequence=1).duplicate
+
+
 def test_batches_of_our_own_have_no_sequence_but_an_epoch() -> None:
     log = open_log()
 

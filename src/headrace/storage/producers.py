@@ -1,7 +1,9 @@
 """What a log knows of its producers: epoch, last five batches, and the transaction that is going on, of each.
 
 Rules (Kafka 4's):
-- A batch with the sequence range of one of the last five is a duplicate: it is answered with the first offsets.
+- A batch with the sequence range of one of the last five is a duplicate: it is answered with the first offsets. Not so
+  (unlike Kafka) if that one was aborted: a client that lost the answer to a batch, and aborted, may give its sequences
+  to the next (librdkafka does), which would be acknowledged and be nowhere. It is refused: a state that clients abort.
 - Otherwise a batch must go on where the last one ended (2^31 - 1 is followed by 0), or it is out of order. Duplicates
   older than the last five are out of order too: nothing tells them from a gap.
 - A new epoch begins at sequence 0; an older epoch is fenced. A producer that the log does not know may begin anywhere,
@@ -56,6 +58,7 @@ class Producer(msgspec.Struct, array_like=True):
     batches: list[Sent]
     first_offset: int = -1  # of the transaction that is open; -1: none is
     coordinator_epoch: int = -1  # of the last marker
+    aborted_offset: int = -1  # of the last marker that aborted: nothing before it is repeated
 
 
 class _Snapshot(msgspec.Struct, array_like=True):
@@ -94,6 +97,8 @@ class Producers:
                 last_sequence = (sequence + header.last_offset_delta) & SEQUENCE_MASK
                 for sent in known.batches:
                     if sent.first_sequence == sequence and sent.last_sequence == last_sequence:
+                        if sent.base_offset < known.aborted_offset:
+                            raise ApiError(ErrorCode.invalid_txn_state, "a batch repeats one that was aborted")
                         return sent
                 if sequence != max(known.next_sequence, 0):
                     raise _out_of_order(header, max(known.next_sequence, 0))
@@ -204,6 +209,8 @@ class Producers:
 
     def _end(self, producer_id: int, known: Producer, marker: Marker, offset: int) -> None:
         known.coordinator_epoch = marker.coordinator_epoch
+        if not marker.commit:
+            known.aborted_offset = offset
         if known.first_offset >= 0:
             known.first_offset = -1
             self.transactions.end(producer_id, offset, commit=marker.commit)
