@@ -8,6 +8,7 @@ import resource
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ from headrace.runtime import disk
 from headrace.runtime.disk import DiskFiles
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -432,3 +434,36 @@ def test_a_really_full_disk(tmp_path: Path) -> None:
         ballast.close()
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Nothing can be opened any more, as if others had taken all descriptors."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken[0] + 1, 64), before[1]))
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in taken:
+            os.close(fd)
+
+
+def test_directories_are_synced_and_small_files_stored_when_no_descriptors_are_left(tmp_path: Path) -> None:
+    """Or else a shortage that passes would take the data directory offline for good."""
+    files = DiskFiles(str(tmp_path))
+    log = files.open("topics/t-0/log", create=True)
+    log.append((b"abc",))  # it is dirty, and may not be closed for others
+    with no_descriptors():
+        with pytest.raises(OSError, match="Too many open files"):
+            os.open(os.devnull, os.O_RDONLY)
+        for number in range(3):
+            files.store("topics/t-0/recovery-point", b"%d" % number)
+            files.sync_directory("topics/t-0")
+            assert files.load("topics/t-0/recovery-point") == b"%d" % number
+    log.sync()
+    log.close()

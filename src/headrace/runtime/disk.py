@@ -4,6 +4,8 @@ Rules:
 - A file's size is what we wrote, not what the system says: a failed append is cut off or overwritten.
 - Descriptors are opened when needed and evicted when there are too many (`descriptors.py`). A file that is opened again
   must be the same inode as before.
+- One descriptor is kept in reserve for what is opened for a moment only: small files, and directories that are synced.
+  Others may take all the rest; that passes, and no log may fail because of it.
 - After a failed fdatasync a file takes no more appends and no more syncs: the kernel forgets what it could not write,
   and a second fdatasync would say that all is well.
 - No path leaves the root, neither by ".." nor by a symbolic link.
@@ -20,7 +22,7 @@ import stat
 import sys
 import threading
 import weakref
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
@@ -29,7 +31,7 @@ from headrace.runtime.fingerprint import fingerprint_of
 from headrace.runtime.residency import Map
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace.core.ports import Buffer
 
@@ -41,6 +43,7 @@ OPEN_FILES: Final = 512
 HOT_BYTES: Final = 64 * 1024 * 1024  # what we wrote last is taken to be in the page cache, if the system cannot tell
 PARTS_PER_CALL: Final = 1024  # IOV_MAX
 _NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
+_NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
 
 
@@ -49,7 +52,7 @@ def storage_error(cause: OSError, doing: str, path: str) -> StorageError:
     text = f"{doing} {path!r} failed: {cause.strerror or cause} (errno {cause.errno})"
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(text)
-    if cause.errno in (errno.EMFILE, errno.ENFILE):
+    if cause.errno in _NO_DESCRIPTORS:
         return StorageError(f"{text}: raise the limit of open files (ulimit -n)")
     return DiskFailedError(text)
 
@@ -250,6 +253,8 @@ class DiskFiles:
         self._lock = threading.Lock()
         self._open: weakref.WeakSet[DiskFile] = weakref.WeakSet()
         self._unsynced: set[str] = set()  # directories that got a new sub-directory since they were synced
+        self._reserve: Descriptor | None = None
+        self._keep_reserve()
         try:
             os.makedirs(self.root, exist_ok=True)
         except OSError as cause:
@@ -281,8 +286,10 @@ class DiskFiles:
 
     def load(self, path: str) -> bytes | None:
         try:
-            fd = os.open(self._locate(path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with os.fdopen(fd, "rb") as stream:
+            with (
+                self._briefly(self._locate(path), os.O_RDONLY | os.O_NOFOLLOW) as fd,
+                open(fd, "rb", closefd=False) as stream,
+            ):
                 return stream.read()
         except FileNotFoundError:
             return None
@@ -294,12 +301,9 @@ class DiskFiles:
         target = self._locate(path)
         aside = target + ASIDE
         try:
-            fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
-            try:
+            with self._briefly(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW) as fd:
                 _write_rest(fd, content, 0, 0)
                 sync_descriptor(fd)
-            finally:
-                os.close(fd)
             os.rename(aside, target)
         except OSError as cause:
             with suppress(OSError):
@@ -378,15 +382,40 @@ class DiskFiles:
     # ------------------------------------------------------------------ for DiskFile
 
     def open_descriptor(self, path: str, flags: int) -> Descriptor:
-        target = self._locate(path)
-        flags |= os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            return Descriptor(self._open_fd(self._locate(path), flags | os.O_NOFOLLOW))
+        except OSError as cause:
+            raise storage_error(cause, "opening", path) from cause
+
+    def _open_fd(self, target: str, flags: int) -> int:
+        """Open a file; if there are no descriptors left, at the cost of files that can do without theirs."""
         while True:
             try:
-                return Descriptor(os.open(target, flags, 0o644))
+                return os.open(target, flags | os.O_CLOEXEC, 0o644)
             except OSError as cause:
-                if cause.errno in (errno.EMFILE, errno.ENFILE) and self.pool.shrink():
-                    continue
-                raise storage_error(cause, "opening", path) from cause
+                if cause.errno not in _NO_DESCRIPTORS or not self.pool.shrink():
+                    raise
+
+    @contextmanager
+    def _briefly(self, target: str, flags: int) -> Iterator[int]:
+        """A descriptor for a moment: the one in reserve, if there is no other."""
+        try:
+            fd = self._open_fd(target, flags)
+        except OSError as cause:
+            if cause.errno not in _NO_DESCRIPTORS or self._reserve is None:
+                raise
+            self._reserve = None
+            fd = self._open_fd(target, flags)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+            if self._reserve is None:
+                self._keep_reserve()
+
+    def _keep_reserve(self) -> None:
+        with suppress(OSError):
+            self._reserve = Descriptor(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
 
     def forget(self, file: DiskFile) -> None:
         self.pool.dismiss(file)
@@ -431,11 +460,8 @@ class DiskFiles:
 
     def _sync_one(self, path: str) -> None:
         try:
-            fd = os.open(self._locate(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
+            with self._briefly(self._locate(path), os.O_RDONLY | os.O_DIRECTORY) as fd:
                 os.fsync(fd)
-            finally:
-                os.close(fd)
         except OSError as cause:
             raise storage_error(cause, "syncing", path or self.root) from cause
 
