@@ -123,16 +123,22 @@ def put_back_folder(folder: Path, copy: Path, stash: Path) -> Harm:
 
 
 def swap_folders(one: Path, other: Path, stash: Path) -> Harm:
-    kept = {folder: _copied(folder, stash) for folder in (one, other)}
+    numbers = {folder: folder.stat().st_ino for folder in (one, other)}
     aside = _free(stash, one.name)
     one.rename(aside)
     other.rename(one)
     aside.rename(other)
 
     def undo() -> None:
-        for folder, copy in kept.items():
+        """Move the folders themselves: a copy is not what was there. They may have been set aside."""
+        data = one.parents[1]
+        there = {path.stat().st_ino: path for path in (*(data / TOPICS).iterdir(), *(data / STRAY).glob("*"))}
+        kept = {folder: _free(stash, folder.name) for folder in numbers}
+        for folder, number in numbers.items():
+            there[number].rename(kept[folder])
+        for folder, path in kept.items():
             _clear(folder, stash)
-            copy.rename(folder)
+            path.rename(folder)
 
     return _of(Harm(f"{one.name} and {other.name} were swapped", undo, folders=[one, other]), one)
 
@@ -256,12 +262,6 @@ def _write(path: Path, position: int, byte: int, *, evict: bool) -> None:
         os.fsync(file.fileno())
         if evict:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def _copied(folder: Path, stash: Path) -> Path:
-    kept = _free(stash, folder.name)
-    shutil.copytree(folder, kept)
-    return kept
 
 
 def _clear(folder: Path, stash: Path) -> None:
