@@ -42,6 +42,7 @@ class Harm:
         self.batch: Batch | None = None  # in which a bit was flipped
         self.flipped: tuple[Path, int, int] | None = None  # file, position, and the byte that is there now
         self.place: tuple[str, int] | None = None  # topic and partition
+        self.copies = False  # what `undo` brings back are copies
         self._logs = {
             (folder.name, log.name): log.read_bytes() for folder in folders or [] for log in folder.glob("*.log")
         }
@@ -98,15 +99,21 @@ def batches(log: Path) -> Iterator[Batch]:
 # -- harm ------------------------------------------------------------------------------------------------------------
 
 
-def remove_folder(folder: Path, stash: Path) -> Harm:
+def remove_folder(folder: Path, stash: Path, *, copy: bool = False) -> Harm:
+    """`copy`: what comes back is a copy, as from a backup."""
     kept = _free(stash, folder.name)
     folder.rename(kept)
 
     def undo() -> None:
         _clear(folder, stash)
-        kept.rename(folder)
+        if copy:
+            shutil.copytree(kept, folder)
+        else:
+            kept.rename(folder)
 
-    return _of(Harm(f"{folder.name} was removed", undo), folder)
+    harm = _of(Harm(f"{folder.name} was removed", undo), folder)
+    harm.copies = copy
+    return harm
 
 
 def put_back_folder(folder: Path, copy: Path, stash: Path) -> Harm:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -53,6 +54,7 @@ PROBE_SECONDS: Final = {1: 4.0, 3: 30.0}
 END_SECONDS: Final = 90.0
 STEPS: Final = 60  # acknowledged records between two blows, from every producer
 LOG_LINES: Final = 4000
+ACCEPT: Final = re.compile(r"headrace log accept \S+ (\S+) (\d+)")
 
 
 class HistoryError(AssertionError):
@@ -315,7 +317,7 @@ class History:
         folder = folders[blow.target % len(folders)]
         match blow.fault:
             case Fault.FOLDER_REMOVED:
-                return damage.remove_folder(folder, self._stash)
+                return damage.remove_folder(folder, self._stash, copy=blow.wide)
             case Fault.FOLDER_OLDER:
                 copy = self.stage.copied(blow.node) / damage.TOPICS / folder.name
                 return damage.put_back_folder(folder, copy, self._stash) if copy.exists() else None
@@ -377,7 +379,21 @@ class History:
         harm.undo()
         for error in self.stage.start([number]).values():
             self.complain(f"{says}; put right again: the node did not start: {error}")
-        self._must_heal(f"{says}; put right again")
+        self._must_heal(f"{says}; put right again{self._accept(number) if harm.copies else ''}")
+
+    def _accept(self, number: int) -> str:
+        """A copy of the newest folder came back, and the broker cannot know that it is the newest: tell it."""
+        node = self.stage.nodes[number]
+        places = [found.groups() for reason in self.stage.ailments() if (found := ACCEPT.search(reason))]
+        if not places:
+            return ""
+        node.kill()
+        for place in places:
+            command = [sys.executable, "-m", "headrace", "log", "accept", str(node.data_dir), *place]
+            subprocess.run(command, capture_output=True, check=False)
+        for error in self.stage.start([number]).values():
+            self.complain(f"a node whose copy was accepted did not start: {error}")
+        return f", and accepted {places}"
 
     def _probe(self, harm: Harm) -> bool:
         """Read a partition through the place where a bit was flipped. Whether that could be read up to its end."""
