@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.testing.disk_histories import damage, shim
-from headrace.testing.disk_histories.history import run
+from headrace.testing.disk_histories.campaign import run
 from headrace.testing.disk_histories.plan import CLUSTER_ONLY, Blow, Fault, Plan, plan
 
 QUIET = Blow(Fault.KILL, 0.1, 0.5, 0, False, 1, 1, 0.3, 3, True, True, False, False)

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
-from headrace.testing.disk_histories.history import HistoryError, run, totals
+from headrace.testing.disk_histories.campaign import HistoryError, run, totals
 from headrace.testing.disk_histories.plan import plan
 
 HISTORIES = 20

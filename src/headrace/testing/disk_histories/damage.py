@@ -172,8 +172,9 @@ def change_file(path: Path, change: Callable[[bytes], bytes | None], says: str) 
     after = change(before)
 
     def undo() -> None:
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(before)
+        """Unless the broker has written it anew."""
+        if (path.read_bytes() if path.exists() else None) == after:
+            path.write_bytes(before)
 
     is_partition = path.parent.parent.name == TOPICS
     harm = Harm(f"{path.parent.name}/{path.name} {says}", undo, folders=[path.parent] if is_partition else [])

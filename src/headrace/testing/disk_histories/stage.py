@@ -32,7 +32,7 @@ FLAGS: Final = (
 )
 CONFIGS: Final = {"segment.ms": "2000"}  # so that there are sealed segments, indexes and snapshots
 ANSWER_SECONDS: Final = 5.0
-READY_SECONDS: Final = 60.0
+READY_SECONDS: Final = 90.0
 
 
 class Stage:
