@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from itertools import count
 from typing import Any
 
@@ -108,6 +109,39 @@ async def offset_of(groups: GroupCoordinator) -> int:
             if error.code is not ErrorCode.coordinator_load_in_progress:
                 raise
             await asyncio.sleep(0.001)
+
+
+def test_a_topic_that_nobody_waits_for_any_more_may_fail_to_be_made_in_silence() -> None:
+    """A client that asked for a coordinator has gone: its request is cancelled, the making of the topic is not."""
+
+    class Refused(Topic):
+        def __init__(self) -> None:
+            self.decided = asyncio.Event()
+
+        def find(self) -> list[Any]:
+            return []
+
+        async def ensure(self) -> list[Any]:
+            await self.decided.wait()
+            raise ApiError(ErrorCode.not_controller, "another node leads now")
+
+    async def scenario() -> list[dict[str, Any]]:
+        unhandled: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        topic = Refused()
+        shards: Shards[Any] = Shards(OFFSETS_TOPIC, topic, lambda _: None)
+        asking = asyncio.create_task(shards.ensure())
+        await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        topic.decided.set()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        del shards, topic, asking
+        gc.collect()
+        return unhandled
+
+    assert asyncio.run(scenario()) == []
 
 
 def test_committed_offsets_move_with_the_leadership() -> None:

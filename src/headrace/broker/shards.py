@@ -178,6 +178,7 @@ class Shards(Generic[S]):
         opening = self._opening
         if opening is None or opening.done():
             opening = self._opening = asyncio.get_running_loop().create_task(self._make())
+            opening.add_done_callback(_noticed)
         try:
             await asyncio.shield(opening)
         except ApiError as error:
@@ -191,3 +192,9 @@ class Shards(Generic[S]):
             self._adopt(logs)
             # A new topic is empty: clients need not be sent away while it is loaded.
             await self._loaded(NEW_SECONDS)
+
+
+def _noticed(done: asyncio.Task[None]) -> None:
+    """Whoever waited may have gone: an error that nobody is left to be told of is not worth a traceback."""
+    if not done.cancelled():
+        done.exception()
