@@ -42,6 +42,7 @@ GROUP: Final = "readers"
 PATIENCE_MS: Final = 240_000
 TRANSACTION_MS: Final = 20_000
 CALL_SECONDS: Final = 30.0
+HASTY_SECONDS: Final = 0.5  # some aborts do not wait for what is under way
 IN_FLIGHT: Final = 200
 PADDING: Final = "." * 80
 NO_OFFSET: Final = -1001
@@ -158,7 +159,7 @@ class Transactor(Client):
             client.produce(value=value, on_delivery=partial(self._delivered, n), **place)
         try:
             if turn % 5 == 4:
-                client.flush(1.0)
+                client.flush(HASTY_SECONDS if turn % 10 == 4 else CALL_SECONDS)
                 self._insist(client.abort_transaction)
                 self._ledger.write("tx", tx=tx, fate="aborted")
             else:

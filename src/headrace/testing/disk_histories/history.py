@@ -39,7 +39,7 @@ from headrace.testing.disk_histories.clients import (
 from headrace.testing.disk_histories.damage import Harm
 from headrace.testing.disk_histories.plan import DOWN, NODE_WIDE, SHIM, Blow, Fault, Plan
 from headrace.testing.disk_histories.shim import FAILED, FULL
-from headrace.testing.disk_histories.stage import Stage, descriptors
+from headrace.testing.disk_histories.stage import UNTOLD, Stage, descriptors
 
 JUDGE: Final = Path(__file__).with_name("judge.py")
 HEAL_SECONDS: Final = 90.0
@@ -316,10 +316,13 @@ class History:
         begun = well_since = ill_since = time.monotonic()
         while True:
             found, now = self.stage.ailments(), time.monotonic()
-            well_since, ill_since = (now, ill_since) if found else (well_since, now)
+            if found:
+                well_since = now
+            if all(UNTOLD in each for each in found):
+                ill_since = now
             is_clear = self.plan.nodes == 1 or not self.stage.nodes[blow.node].is_running
             if now > well_since + WELL_SECONDS or (is_clear and now > ill_since + ILL_SECONDS):
-                return found
+                return sorted(found, key=lambda each: UNTOLD in each)
             if now > begun + HEAL_SECONDS:
                 return found
             time.sleep(0.2)

@@ -32,6 +32,7 @@ FLAGS: Final = (
 )
 CONFIGS: Final = {"segment.ms": "2000"}  # so that there are sealed segments, indexes and snapshots
 ANSWER_SECONDS: Final = 5.0
+UNTOLD: Final = "no answer"  # a busy machine may be why
 READY_SECONDS: Final = 90.0
 
 
@@ -105,7 +106,7 @@ class Stage:
         try:
             topics = self._metadata()
         except KafkaException as error:
-            return [*found, f"no metadata: {error}"]
+            return [*found, f"metadata: {UNTOLD}: {error}"]
         for name in PARTITIONS:
             if name not in topics:
                 found.append(f"{name} is not there")
@@ -173,7 +174,7 @@ def readiness(node: BrokerProcess) -> list[str]:
         except (ValueError, KeyError):
             return [str(error)]
     except OSError as error:
-        return [f"readiness cannot be asked: {error}"]
+        return [f"readiness: {UNTOLD}: {error}"]
 
 
 def descriptors(pid: int) -> int:
