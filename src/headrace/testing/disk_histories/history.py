@@ -401,9 +401,15 @@ class History:
 
     def _fail_disk(self, blow: Blow) -> None:
         """A full or slow disk heals by itself; one that fails leaves a node that must be started again."""
-        shim, node = self.stage.shims[blow.node], self.stage.nodes[blow.node]
+        node = self.stage.nodes[blow.node]
         users = [each for each in damage.partitions(node.data_dir) if damage.place_of(each)[0] in PARTITIONS]
         folder = users[blow.target % len(users)]
+        leader = self.stage.leader(*damage.place_of(folder))
+        if blow.fault is Fault.READS_FAIL and leader is not None and leader >= 0:  # nobody else reads
+            blow = blow._replace(node=leader)
+            node = self.stage.nodes[leader]
+            folder = node.data_dir / damage.TOPICS / folder.name
+        shim = self.stage.shims[blow.node]
         under = node.data_dir if blow.wide or blow.fault in (Fault.DISK_FULL, Fault.DISK_SLOW) else folder
         if blow.fault is Fault.READS_FAIL:
             under = folder
