@@ -59,6 +59,7 @@ from headrace.gateways.kafka.server import KafkaServer
 from headrace.raft.options import RaftOptions
 from headrace.runtime import logs
 from headrace.runtime import loop as loops
+from headrace.runtime.allocator import release_freed_memory
 from headrace.runtime.boot import system_boot_id
 from headrace.runtime.clock import SystemClock
 from headrace.runtime.dice import SystemDice
@@ -249,7 +250,8 @@ class Node:
     async def _take_port(self) -> tuple[KafkaServer, BrokerRecord]:
         """The port comes first: a node that joins a cluster says where it is."""
         settings = self._settings
-        kafka = KafkaServer(settings.kafka, None, self._network, self._membership, self._dice)
+        world = (self._network, self._membership, self._dice, release_freed_memory)
+        kafka = KafkaServer(settings.kafka, None, *world)
         self._undo.push_async_callback(kafka.stop)
         self._links = PeerLinks(self._network, self._membership, self._address_book.get, self._dice)
         self._undo.callback(self._links.close)

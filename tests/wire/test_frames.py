@@ -105,3 +105,29 @@ def test_a_large_frame_in_many_pieces_is_not_copied_again_and_again():
     tracemalloc.stop()
     assert peak < 64 * 1024  # the pieces themselves are kept, not joined
     assert splitter.feed(piece) == [piece * count]
+
+
+@given(st.data())
+def test_a_frame_is_announced_once_if_it_does_not_come_in_one_piece(data):
+    frames = data.draw(st.lists(st.binary(min_size=1, max_size=300), max_size=5))
+    stream = framed(*frames)
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=10))
+    announced = []
+    splitter = FrameSplitter(on_begun=lambda head, length: announced.append((head, length)))
+    assert fed(splitter, stream, cuts) == frames
+    whole = [(frame[:4], len(frame)) for frame in frames]
+    assert all(each in whole for each in announced)
+    assert len(announced) <= len(frames)
+
+
+def test_a_frame_is_announced_as_soon_as_its_first_four_bytes_are_there():
+    announced = []
+    splitter = FrameSplitter(on_begun=lambda head, length: announced.append((head, length)))
+    for byte in framed(b"abcdefgh")[:7]:
+        splitter.feed(bytes([byte]))
+    assert announced == []
+    splitter.feed(b"d")
+    assert announced == [(b"abcd", 8)]
+    splitter.feed(b"efg")
+    assert announced == [(b"abcd", 8)]
+    assert splitter.pending_bytes == 7

@@ -10,6 +10,7 @@ Rules:
 - A request may name thousands of things. What looks at them one by one and need not do so in one go uses `in_turns`.
 - Requests of one connection take effect in the order in which they came. A request that is not answered at once holds
   back those behind it, unless its whole effect lies in what it does before it first waits (`hot`, `overlaps`).
+- An answer that may be large asks `Context.memory` how large it may be, and waits if none may be made.
 - A raised ApiError becomes the answer through `on_error`, or closes the connection if there is none.
 """
 
@@ -17,8 +18,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from headrace.core.limits import FETCH_BYTES
 from headrace.core.ports import Buffer
 
 if TYPE_CHECKING:
@@ -39,6 +41,36 @@ class Encoded:
     """An answer's body that is already bytes (Produce and Fetch are encoded by hand)."""
 
     parts: Sequence[Buffer]
+    reserved: int = 0  # bytes of memory that were reserved for it, and are the connection's to count from now on
+
+
+class Memory(Protocol):
+    """What large answers of one connection may take of the memory for all."""
+
+    def grant(self) -> int:
+        """Bytes that an answer may have, which is made now; 0: none may be made now."""
+
+    async def granted(self) -> int:
+        """`grant`, when there is something to grant."""
+
+    def reserve(self, size: int) -> None:
+        """So many bytes were read for an answer that cannot be sent yet. Negative: they were dropped again."""
+
+
+class Plenty:
+    """Memory for requests that do not come over a connection of their own."""
+
+    def grant(self) -> int:
+        return FETCH_BYTES
+
+    async def granted(self) -> int:
+        return FETCH_BYTES
+
+    def reserve(self, size: int) -> None:
+        """Nobody counts."""
+
+
+PLENTY: Final = Plenty()
 
 
 @dataclass(slots=True)
@@ -52,6 +84,7 @@ class Context:
     peer: int | None = None  # the node on the other side, if it has proved that it belongs to the cluster
     operator: bool = False  # somebody who looks after the cluster, and has proved that
     ticket: UUID | None = None  # of a request that another node has handed on, the same at every attempt
+    memory: Memory = PLENTY
 
 
 def groups_are_open(ctx: Context) -> bool:

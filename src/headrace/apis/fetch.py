@@ -4,9 +4,10 @@ Whole batches are returned as they lie in the log, from the one that holds the f
 `partition_max_bytes` are kept, but the first batch of the first partition that has data always comes, so that a large
 one cannot block a consumer. The partition that is served first moves on from request to request, so that small limits
 reach every partition. A fetch that finds less than `min_bytes` waits up to `max_wait`, unless there is more that the
-answer cannot hold, or that lies in the next segment: then waiting brings nothing. Data that is not in the page
-cache is read by a worker. With isolation level `read_committed` nothing from the last stable offset on is returned, and
-the answer names the aborted transactions whose records it holds.
+answer cannot hold, or that lies in the next segment: then waiting brings nothing. Data that is not in the page cache is
+read by a worker. When memory for answers is short, an answer is smaller than asked for; where not even a small one can
+be made of whole batches, it waits. With isolation level `read_committed` nothing from the last stable offset on is
+returned, and the answer names the aborted transactions whose records it holds.
 
 Every batch is checked when it is read. What is whole before a damaged one is returned; at the damage the answer is
 KAFKA_STORAGE_ERROR if another replica has it whole, and will lead, or else CORRUPT_MESSAGE. A disk that cannot be
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from headrace.broker.partition import Partition
-    from headrace.storage.log import Span
+    from headrace.storage.log import Log, Span
 
 READ_COMMITTED = 1
 STATE_FROM = 15  # from here on a replica tells the epoch of its registration, too
@@ -65,7 +66,7 @@ class Copier(NamedTuple):
 class Reading:
     """One pass over the wanted partitions: what was read, and what is still cold."""
 
-    __slots__ = ("cold", "failed", "full", "rows", "size_bytes", "watched")
+    __slots__ = ("cold", "failed", "full", "rows", "size_bytes", "starved", "watched")
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, UUID | None], list[FetchedPartition]] = {}
@@ -74,6 +75,11 @@ class Reading:
         self.size_bytes = 0
         self.failed = False
         self.full = False  # there is more than this answer may hold, or than one segment has: nothing to wait for
+        self.starved = False  # there is something, and no memory for it
+
+    def forget(self) -> None:
+        """Drop what was read: it is too little to be sent, and shall not be held while the rest is waited for."""
+        self.rows.clear()
 
 
 def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded]:
@@ -91,13 +97,17 @@ def handle(ctx: Context, request: Any) -> Encoded | Awaitable[Encoded]:
     max_bytes = min(max(getattr(request, "max_bytes", limits.FETCH_BYTES), 0), limits.FETCH_BYTES)
     min_bytes = min(request.min_bytes, max_bytes)
     committed_only = request.isolation_level == READ_COMMITTED
-    reading = _read(ctx, wanted, max_bytes, committed_only, copier)
+    wait_seconds = min(request.max_wait.total_seconds(), limits.FETCH_WAIT_MS / 1000)
+    if granted := ctx.memory.grant():
+        reading = _read(ctx, wanted, min(max_bytes, granted), committed_only, copier)
+    else:
+        reading = _read_some(ctx, wanted, max_bytes, committed_only, copier)
     if reading.cold:
         return _warm(ctx, reading, copier)
-    wait_seconds = min(request.max_wait.total_seconds(), limits.FETCH_WAIT_MS / 1000)
     enough = reading.size_bytes >= min_bytes or reading.full
-    if enough or reading.failed or wait_seconds <= 0 or not reading.watched:
+    if (enough or reading.failed or wait_seconds <= 0 or not reading.watched) and not reading.starved:
         return _encode(ctx, reading)
+    reading.forget()
     return _wait(ctx, wanted, max_bytes, committed_only, copier, reading, min_bytes, wait_seconds)
 
 
@@ -128,9 +138,30 @@ def _wanted(ctx: Context, request: Any) -> list[Wanted]:
     return found
 
 
-def _read(
+def _read_some(
     ctx: Context, wanted: list[Wanted], max_bytes: int, committed_only: bool, copier: Copier | None, again: bool = False
 ) -> Reading:
+    """As much as there is memory for."""
+    granted = ctx.memory.grant()
+    if granted:
+        return _read(ctx, wanted, min(max_bytes, granted), committed_only, copier, again=again)
+    small = min(max_bytes, limits.SMALL_BYTES)
+    reading = _read(ctx, wanted, small, committed_only, copier, again=again, whatever_size=False)
+    reading.starved = reading.full and not reading.size_bytes and not reading.failed
+    return reading
+
+
+def _read(
+    ctx: Context,
+    wanted: list[Wanted],
+    max_bytes: int,
+    committed_only: bool,
+    copier: Copier | None,
+    *,
+    again: bool = False,
+    whatever_size: bool = True,
+) -> Reading:
+    """`whatever_size`: the first batch comes even if it is too large."""
     reading = Reading()
     left = max_bytes
     for want in wanted:
@@ -146,15 +177,7 @@ def _read(
             limit_offset = stable_offset if committed_only else watermark
             if copier is not None:
                 limit_offset = log.end_offset
-            span = None
-            if left > 0 or not reading.size_bytes:
-                limit = min(want.max_bytes, left)
-                span = log.locate(want.offset, limit, limit_offset)
-                if span is not None and reading.size_bytes and span.size_bytes > limit:
-                    span = None
-                    reading.full = True
-                elif span is not None and span.next_offset < limit_offset:
-                    reading.full = True
+            span = _locate(reading, log, want, left, limit_offset, whatever_size)
             data: bytes | bytearray | None = b""
             if span is not None:
                 found = partition, span
@@ -184,6 +207,20 @@ def _read(
             aborted = [] if span is None else log.aborted_between(want.offset, span.limit_offset)
         rows.append(FetchedPartition(want.partition, 0, watermark, stable_offset, log.start_offset, data, aborted))
     return reading
+
+
+def _locate(reading: Reading, log: Log, want: Wanted, left: int, limit_offset: int, whatever_size: bool) -> Span | None:
+    """What comes next of a log, if it has a place in the answer."""
+    if left <= 0 and reading.size_bytes:
+        return None
+    limit = min(want.max_bytes, left)
+    span = log.locate(want.offset, limit, limit_offset)
+    if span is not None and (reading.size_bytes or not whatever_size) and span.size_bytes > limit:
+        reading.full = True
+        return None
+    if span is not None and span.next_offset < limit_offset:
+        reading.full = True
+    return span
 
 
 def _partition(ctx: Context, want: Wanted) -> Partition:
@@ -233,8 +270,13 @@ def _refused(ctx: Context, want: Wanted, error: ApiError) -> FetchedPartition:
     return FetchedPartition(want.partition, error.code, -1, -1, -1, b"")
 
 
-async def _warm(ctx: Context, reading: Reading, copier: Copier | None) -> Encoded:
+def _warm(ctx: Context, reading: Reading, copier: Copier | None) -> Awaitable[Encoded]:
     """Read what only the disk has."""
+    ctx.memory.reserve(reading.size_bytes)
+    return _read_cold(ctx, reading, copier)
+
+
+async def _read_cold(ctx: Context, reading: Reading, copier: Copier | None) -> Encoded:
     for rows, place, span, partition in reading.cold:
         row = rows[place]
         try:
@@ -245,7 +287,7 @@ async def _warm(ctx: Context, reading: Reading, copier: Copier | None) -> Encode
             rows[place] = row._replace(error_code=error.code)
         except StorageError as fault:
             rows[place] = row._replace(error_code=_storage_fault(ctx, fault, (partition, span), copier).code)
-    return _encode(ctx, reading)
+    return _encode(ctx, reading, reserved=reading.size_bytes)
 
 
 async def _wait(
@@ -261,27 +303,33 @@ async def _wait(
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
     while True:
+        if reading.starved:
+            await ctx.memory.granted()
         poll = Poll(min_bytes - reading.size_bytes, committed_only=committed_only)
         watched = reading.watched
         for partition in watched:
             partition.watch(poll, uncommitted=copier is not None)
         try:
             # Read again now that we watch: something may have come since the last look.
-            reading = _read(ctx, wanted, max_bytes, committed_only, copier, again=True)
+            reading = _read_some(ctx, wanted, max_bytes, committed_only, copier, again=True)
             if reading.cold:
                 return await _warm(ctx, reading, copier)
+            if reading.starved:
+                continue
             enough = reading.size_bytes >= min_bytes or reading.full
             if enough or reading.failed or not reading.watched or loop.time() >= deadline:
-                return _encode(ctx, reading)
+                ctx.memory.reserve(reading.size_bytes)
+                return _encode(ctx, reading, reserved=reading.size_bytes)
+            reading.forget()
             await poll.wait(max(0.0, deadline - loop.time()))
         finally:
             for partition in watched:
                 partition.unwatch(poll)
 
 
-def _encode(ctx: Context, reading: Reading) -> Encoded:
+def _encode(ctx: Context, reading: Reading, reserved: int = 0) -> Encoded:
     topics = [(name, topic_id, rows) for (name, topic_id), rows in reading.rows.items()]
-    return Encoded(fetch_answer(ctx.version, 0, 0, topics))
+    return Encoded(fetch_answer(ctx.version, 0, 0, topics), reserved)
 
 
 API = Api(key=1, name="Fetch", versions=(4, 18), handle=handle, hot=True)

@@ -88,6 +88,16 @@ class ClusterCounters:
 
 
 @dataclass(slots=True)
+class PoolCounters:
+    """Memory for requests, or for answers, in flight."""
+
+    limit_bytes: int = 0
+    used_bytes: int = 0
+    waiting: int = 0  # connections that want more than they may have
+    closed: int = 0  # connections that held much and did not move while others waited
+
+
+@dataclass(slots=True)
 class Counters:
     """One broker's numbers."""
 
@@ -98,6 +108,7 @@ class Counters:
     connections_total: int = 0
     connections_refused: int = 0
     protocol_errors: int = 0
+    memory: dict[str, PoolCounters] = field(default_factory=dict)  # by kind
     sync_seconds: Histogram = field(default_factory=Histogram)
     sync_logs: Histogram = field(default_factory=lambda: Histogram(BATCH_SIZES))
     loop_delay_seconds: Histogram = field(default_factory=Histogram)

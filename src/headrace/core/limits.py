@@ -7,9 +7,11 @@ from typing import Final
 
 FRAME_BYTES_BEFORE_AUTH: Final = 512 * 1024
 FRAME_BYTES: Final = 100 * 1024 * 1024
+HEADER_BYTES: Final = 34 * 1024  # of a request, before its body: the longest client id, and tags
 IN_FLIGHT_PER_CONNECTION: Final = 128
 WAITING_FRAMES: Final = 32  # of a connection that waits for its turn; no more are read above it
 HELD_BYTES: Final = 1024 * 1024  # of a connection's answers that wait for earlier ones; no more are made above it
+SMALL_BYTES: Final = 16 * 1024  # of requests, and of answers, that each connection may hold besides the memory for all
 FETCH_WAIT_MS: Final = 300_000
 FETCH_BYTES: Final = 16 * 1024 * 1024  # a peer may have many fetches open; clients take less than they asked for
 TOPIC_NAME_LENGTH: Final = 249

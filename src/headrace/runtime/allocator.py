@@ -23,3 +23,14 @@ def keep_freed_memory() -> bool:
     trim = mallopt(_M_TRIM_THRESHOLD, KEEP_BYTES)
     threshold = mallopt(_M_MMAP_THRESHOLD, KEEP_BYTES // 2)
     return bool(trim and threshold)
+
+
+def release_freed_memory() -> bool:
+    """Give back to the system what is free, also between what is not; whether something was given.
+
+    Some milliseconds for each hundred megabytes: for the time after a flood.
+    """
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (AttributeError, OSError):
+        return False

@@ -89,6 +89,16 @@ def test_a_promised_length_costs_nothing(broker: Broker, memory: Any):
         peer.close()
 
 
+@pytest.mark.parametrize(
+    ("key", "version", "length"),
+    [(3, 9, (2 << 20) + 1), (1, 11, 50 << 20), (9999, 0, 1000), (32_001, 0, 1000), (32_000, 0, 1 << 20)],
+    ids=["Metadata", "Fetch", "an unknown API", "an API for nodes", "a hello"],
+)
+def test_a_frame_that_would_be_refused_is_refused_when_it_begins(peer: Peer, key: int, version: int, length: int):
+    peer.send_bytes(struct.pack(">i", length) + header(key, version))
+    assert peer.is_closed()
+
+
 def test_a_frame_that_trickles_in_is_answered_when_it_is_whole(broker: Broker, peer: Peer):
     data = frame(payload(18, 0, {}, 77))
     for byte in data[:-1]:

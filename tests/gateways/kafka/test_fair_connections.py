@@ -14,6 +14,7 @@ from headrace.apis.api import Api, Encoded
 from headrace.broker.turns import TURN_SECONDS, Turns
 from headrace.core.counters import Counters
 from headrace.gateways.kafka import connection
+from headrace.gateways.kafka.account import Memory
 from headrace.gateways.kafka.connection import Connection
 from headrace.testing.peer import frame, payload
 
@@ -34,6 +35,8 @@ class Wire(asyncio.Transport):
     def writelines(self, list_of_data: Any) -> None:
         self.answers += len(list(list_of_data))
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
     def pause_reading(self) -> None: ...
 
     def resume_reading(self) -> None: ...
@@ -49,7 +52,8 @@ class Door:
         self.service: Any = SimpleNamespace(
             clock=clock, turns=Turns(clock.monotonic), counters=Counters(), serving=True
         )
-        self.server: Any = SimpleNamespace(admit=lambda each: True, forget=lambda each: None)
+        memory = Memory(1 << 28, longest=1 << 20)
+        self.server: Any = SimpleNamespace(admit=lambda each: True, forget=lambda each: None, memory=memory)
         monkeypatch.setattr(connection, "TABLE", {key: self._timed(api) for key, api in TABLE.items()})
 
     def _timed(self, api: Api) -> Api:

@@ -161,7 +161,23 @@ def _connections(counters: Counters) -> Iterator[Metric]:
         ),
     ):
         yield CounterMetricFamily(name, text, value=value)
+    yield from _memory(counters)
     yield _histogram("headrace_loop_delay_seconds", "How late timers fire.", counters.loop_delay_seconds)
+
+
+def _memory(counters: Counters) -> Iterator[Metric]:
+    limit = GaugeMetricFamily("headrace_memory_limit_bytes", "Memory for requests or answers.", labels=["kind"])
+    used = GaugeMetricFamily("headrace_memory_used_bytes", "Requests or answers in flight.", labels=["kind"])
+    waiting = GaugeMetricFamily("headrace_memory_waiting", "Connections that wait for memory.", labels=["kind"])
+    closed = CounterMetricFamily(
+        "headrace_memory_closed", "Connections closed that did not move while others waited.", labels=["kind"]
+    )
+    for kind, pool in counters.memory.items():
+        limit.add_metric([kind], pool.limit_bytes)
+        used.add_metric([kind], pool.used_bytes)
+        waiting.add_metric([kind], pool.waiting)
+        closed.add_metric([kind], pool.closed)
+    yield from (limit, used, waiting, closed)
 
 
 def _disk(counters: Counters) -> Iterator[Metric]:

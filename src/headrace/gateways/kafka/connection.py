@@ -7,8 +7,10 @@ Rules:
   (`Api.hot`, `Api.overlaps`); so produce requests in flight share a sync. Other nodes' requests do not hold each other
   back: they are those of many clients.
 - Connections are served in turn (`broker.turns`); nodes are served at once.
-- Nothing is allocated for a length that was only promised. A peer that breaks the wire is closed without an answer.
-- A peer that does not read its answers is not read from; too many unanswered requests pause it too.
+- Nothing is allocated for a length that was only promised. A peer that breaks the wire is closed without an answer, and
+  so is one that begins a frame that is too large for its API.
+- A peer that does not read its answers is not read from; too many unanswered requests pause it too, and so does memory
+  that is short (`account`). Whole requests are handled nevertheless: answering them is what gives memory back.
 - An exception that nobody expected closes this connection and no other.
 - A connection belongs to another node once `hello` says so; only then are requests for nodes served on it. Whoever is
   refused is told why after a while, and closed.
@@ -33,8 +35,12 @@ from headrace.core.errors import ApiError, ProtocolError
 from headrace.core.logs import REQUEST, RequestLine
 from headrace.core.ports import Buffer
 from headrace.gateways.kafka import hello
+from headrace.gateways.kafka.account import Account
+from headrace.gateways.kafka.announced import check_announced, check_size
+from headrace.gateways.kafka.budget import ALLOWANCE_BYTES
 from headrace.gateways.kafka.eager import begin
 from headrace.gateways.kafka.hello import Answerer, RefusedError
+from headrace.gateways.kafka.slots import Slot, about, hello_answer
 from headrace.wire.frames import FrameSplitter
 from headrace.wire.headers import RequestHeader, parse_request_header, response_header
 from headrace.wire.messages import decode_request, encode_answer
@@ -51,15 +57,6 @@ _NOTHING = object()
 REFUSAL_SECONDS = 0.5  # nobody learns quickly that a proof was wrong
 
 
-class Slot:
-    """The place of one answer in the queue. `parts` is None until it is there; an empty list sends nothing."""
-
-    __slots__ = ("parts",)
-
-    def __init__(self) -> None:
-        self.parts: Sequence[Buffer] | None = None
-
-
 class Connection(asyncio.Protocol):
     """See the module. It is a flow of `broker.turns`."""
 
@@ -71,9 +68,10 @@ class Connection(asyncio.Protocol):
         self._turns = service.turns
         self.used = 0.0
         self.queued = False
-        self._splitter = FrameSplitter(max_frame_bytes)
+        self._splitter = FrameSplitter(max_frame_bytes, self._begun)
+        self._account = Account(server.memory, self, self._pace)
         self._histograms: dict[int, Histogram] = {}
-        self._context = Context(service, -1, "", "")
+        self._context = Context(service, -1, "", "", memory=self._account)
         self._transport: asyncio.Transport | None = None
         self._slots: deque[Slot] = deque()
         self._out: list[Buffer] = []
@@ -87,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._held_bytes = 0  # of answers that are made and not given to the transport
         self._busy = False
         self._flushing = False
-        self._reading = True
+        self.is_read = True  # whether the peer is listened to
         self._writable = True
         self._answerer: Answerer | None = None
         self.on_probation = False  # let in over the limits, to prove that it is a node
@@ -101,12 +99,16 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
         peer = transport.get_extra_info("peername")
         self.host = str(peer[0]) if peer else ""
+        self._transport.set_write_buffer_limits(high=ALLOWANCE_BYTES)
+        self._account.transport = self._transport
         if not self._server.admit(self):
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._backlog.clear()
+        for held in (self._backlog, self._slots, self._out, self._splitter):
+            held.clear()  # at once: objects that know each other live on until the collector comes
+        self._account.close()
         for task in tuple(self._tasks):
             task.cancel()
         self._server.forget(self)
@@ -118,11 +120,19 @@ class Connection(asyncio.Protocol):
         except ProtocolError as error:
             self._refuse(error)
             return
+        account = self._account
+        account.received_bytes += len(data)
+        if frames and not account.is_empty:
+            account.frame_came()
         if self._backlog or (self._turns.crowded and not self._is_node):
             self._backlog.extend(frames)
             self._pace()
         elif frames:
             self._handle(frames, TURN_SECONDS)
+        else:
+            self._pace()  # what has come of a frame is counted
+        if not account.is_empty and account.is_excessive:
+            self.close_for("there is no memory for what it sends")
 
     def serve(self, seconds: float) -> bool:
         """Take up what was put aside, when its turn has come."""
@@ -138,6 +148,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._account.unsent_bytes = 0
         self.stalled_since = None
         self._pace()
 
@@ -146,10 +157,14 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def close_for(self, reason: str) -> None:
+        self._server.complain(self.host, reason)
+        self.close()
+
     @property
     def half_frame(self) -> bool:
         """The peer has begun a frame and not finished it, though it is being listened to."""
-        return self._reading and self._splitter.pending_bytes > 0
+        return self.is_read and self._splitter.pending_bytes > 0
 
     # -- requests
 
@@ -183,6 +198,9 @@ class Connection(asyncio.Protocol):
         self._flush()
         self._pace()
 
+    def _begun(self, head: bytes, length: int) -> None:
+        check_announced(head, length, is_node=self._is_node, on_probation=self.on_probation)
+
     def _request(self, frame: bytes) -> bool:
         """Begin a request. False if something has to take effect before it."""
         header = parse_request_header(frame)
@@ -201,7 +219,7 @@ class Connection(asyncio.Protocol):
             self.close()  # this node has not caught up with its cluster; another one will answer
             return True
         if len(frame) > api.max_request_bytes:
-            raise ProtocolError(f"a {api.name} request of {len(frame)} bytes is too large")
+            check_size(api, len(frame))
         begun = self._begun_at = self._clocked_at = self._monotonic()
         if api.decode is not None:
             request = api.decode(version, frame, body_offset)
@@ -210,7 +228,7 @@ class Connection(asyncio.Protocol):
         context = self._context
         if context.version != version or context.client_id != client_id:
             context = self._context = Context(
-                self._service, version, client_id, self.host, context.peer, context.operator
+                *(self._service, version, client_id, self.host, context.peer, context.operator), memory=self._account
             )
         holds = False
         outcome: Any
@@ -228,9 +246,7 @@ class Connection(asyncio.Protocol):
         if kind is Encoded or kind is dict or outcome is None:
             parts = self._encode(api, header, outcome)
             if self._slots:
-                slot = Slot()
-                slot.parts = parts
-                self._slots.append(slot)
+                self._slots.append(Slot(parts=parts))
             else:
                 self._out.extend(parts)
             self._measure(api, begun)
@@ -240,7 +256,7 @@ class Connection(asyncio.Protocol):
             if holds and not self._is_node:
                 self._awaited[future] = None
                 self._is_held = not api.hot
-            self._keep_place(future, api, header, context, request, begun)
+            self._keep_place(future, Slot(len(frame)), api, header, context, request, begun)
         return True
 
     def _begin(self, api: Api, header: RequestHeader, frame: bytes, context: Context, request: Any) -> Any:
@@ -284,16 +300,17 @@ class Connection(asyncio.Protocol):
             body = answerer.answer(frame[header.body_offset :])
         except RefusedError as error:
             self._server.complain(self.host, f"not believed to be a node: {error}")
-            parts = (_hello_answer(header, hello.refusal(error)),)
+            parts = (hello_answer(header, hello.refusal(error)),)
             self._loop.call_later(REFUSAL_SECONDS, self._send_last, slot, parts)
             return
         if answerer.peer is not None:
             is_operator = answerer.peer == hello.OPERATOR
             peer = None if is_operator else answerer.peer
-            self._context = Context(self._service, -1, "", self.host, peer, is_operator)
+            self._context = Context(self._service, -1, "", self.host, peer, is_operator, memory=self._account)
             self._is_node = peer is not None
+            self._account.trust()
             self._server.admit_peer(self)
-        slot.parts = (_hello_answer(header, body),)
+        slot.parts = (hello_answer(header, body),)
         self._held_bytes += len(slot.parts[0])
         self._flush_slots()
 
@@ -322,6 +339,7 @@ class Connection(asyncio.Protocol):
     def _keep_place(
         self,
         future: asyncio.Future[Outcome],
+        slot: Slot,
         api: Api,
         header: RequestHeader,
         context: Context,
@@ -329,7 +347,7 @@ class Connection(asyncio.Protocol):
         begun: float,
     ) -> None:
         """The answer comes later; those of later requests wait behind it."""
-        slot = Slot()
+        self._account.waiting_bytes += slot.request_bytes
         self._slots.append(slot)
         self._tasks[future] = None
         future.add_done_callback(lambda done: self._finished(done, slot, api, header, context, request, begun))
@@ -345,6 +363,7 @@ class Connection(asyncio.Protocol):
         begun: float,
     ) -> None:
         self._tasks.pop(future, None)
+        self._account.waiting_bytes -= slot.request_bytes
         if self._awaited.pop(future, _NOTHING) is None and not self._awaited:
             self._is_held = False
         if future.cancelled() or self._transport is None:
@@ -357,11 +376,14 @@ class Connection(asyncio.Protocol):
             except ApiError as error:
                 outcome = self._excuse(api, context, request, error)
             slot.parts = self._encode(api, header, outcome)
+            if isinstance(outcome, Encoded) and outcome.reserved:
+                self._account.reserve(-outcome.reserved)
+                self._charge()
         except ProtocolError as error:
             self._refuse(error)
             return
         except Exception:
-            logger.exception("a request failed in an unexpected way", extra=_about(api, header, self.host))
+            logger.exception("a request failed in an unexpected way", extra=about(api, header, self.host))
             self.close()
             return
         self._measure(api, begun)
@@ -406,12 +428,9 @@ class Connection(asyncio.Protocol):
 
     def _answer_unsupported(self, header: RequestHeader) -> None:
         body = encode_answer(header.api_key, 0, api_versions.unsupported())
-        slot = Slot()
-        slot.parts = (
-            (len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body,
-        )
-        self._held_bytes += len(slot.parts[0])
-        self._slots.append(slot)
+        answer = (len(body) + 4).to_bytes(4, "big") + header.correlation_id.to_bytes(4, "big", signed=True) + body
+        self._held_bytes += len(answer)
+        self._slots.append(Slot(parts=(answer,)))
         self._flush_slots()
 
     # -- pace and manners
@@ -420,11 +439,15 @@ class Connection(asyncio.Protocol):
         out = self._out
         if out and self._transport is not None:
             self._out = []
-            self._held_bytes -= sum(map(len, out))
+            size = sum(map(len, out))
+            self._held_bytes -= size
             if len(out) == 1:
                 self._transport.write(out[0])
             else:
                 self._transport.writelines(out)
+            if not self._writable:
+                self._account.unsent_bytes += size
+                self._charge()
 
     def _has_room(self) -> bool:
         return (
@@ -441,15 +464,25 @@ class Connection(asyncio.Protocol):
         transport = self._transport
         if transport is None:
             return
+        account = self._account
+        held_bytes = self._splitter.pending_bytes + account.waiting_bytes + self._held_bytes
+        if held_bytes > ALLOWANCE_BYTES or self._backlog or not account.is_empty:
+            self._charge()
         room = self._has_room()
         if self._backlog:
             if room and not self._is_held and not self._busy:
                 self._turns.enter(self, len(self._backlog))
             room = room and not self._is_held and len(self._backlog) < limits.WAITING_FRAMES
-        if room != self._reading:
-            self._reading = room
+        room = room and not account.paused
+        if room != self.is_read:
+            self.is_read = room
             self.last_active = self._loop.time()  # while it was not read from, the peer could not show that it is there
             (transport.resume_reading if room else transport.pause_reading)()
+
+    def _charge(self) -> None:
+        """Have counted what is held."""
+        backlog_bytes = sum(map(len, self._backlog)) if self._backlog else 0
+        self._account.charge(self._splitter.pending_bytes + backlog_bytes, self._held_bytes)
 
     def _measure(self, api: Api, begun: float) -> None:
         self._clocked_at = self._monotonic()
@@ -463,17 +496,3 @@ class Connection(asyncio.Protocol):
         self._service.counters.protocol_errors += 1
         self._server.complain(self.host, str(error))
         self.close()
-
-
-def _hello_answer(header: RequestHeader, body: bytes) -> bytes:
-    return _LENGTH.pack(4 + len(body)) + _LENGTH.pack(header.correlation_id) + body
-
-
-def _about(api: Api, header: RequestHeader, host: str) -> dict[str, object]:
-    return {
-        "api": api.name,
-        "api_version": header.api_version,
-        "correlation_id": header.correlation_id,
-        "client_id": header.client_id,
-        "client_host": host,
-    }

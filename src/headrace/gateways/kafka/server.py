@@ -4,6 +4,8 @@ Rules:
 - Connections are capped in all and per address; one too many is closed at once and counted. Other nodes are not counted
   among the clients: in a cluster, a few connections over the limits may prove in time that they are nodes.
 - Idle peers, peers that stop in the middle of a frame and peers that never read their answers are closed.
+- Memory for requests and answers is shared by all (`budget`). While somebody waits for some, progress is watched.
+  Freed memory goes back to the system when a flood is over.
 - Complaints about peers are rate-limited: bad input must not fill the log.
 """
 
@@ -11,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
 from headrace.core.errors import ConfigError, ProtocolError
+from headrace.gateways.kafka.account import Memory
 from headrace.gateways.kafka.connection import Connection
 from headrace.gateways.kafka.hello import Answerer, Membership
 
@@ -30,6 +34,8 @@ UNREAD_ANSWER_SECONDS = 60.0
 COMPLAINTS_PER_SWEEP = 5
 PROBATION_SECONDS = 2.0
 ON_PROBATION = 64  # connections
+LOOK_SECONDS: Final = 0.5  # between looks at the progress of those for whose memory somebody waits
+FLOOD: Final = 8  # an eighth of the memory: freed memory is given back when so much of it was used and is free again
 
 
 class KafkaServer:
@@ -42,8 +48,12 @@ class KafkaServer:
         network: Network,
         membership: Membership | None = None,
         dice: Dice | None = None,
+        release_memory: Callable[[], object] | None = None,
     ) -> None:
-        """Without a membership nobody is believed to be a node."""
+        """Without a membership nobody is believed to be a node. `release_memory`: give what is free to the system."""
+        self.memory = Memory(settings.memory_bytes, longest=settings.max_request_bytes)
+        for pool in self.memory.pools.values():
+            pool.on_pressure = self._under_pressure
         self._settings = settings
         self._given = service
         self._network = network
@@ -55,7 +65,11 @@ class KafkaServer:
         self._by_host: dict[str, int] = {}
         self._listening: Listening | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._looker: asyncio.TimerHandle | None = None
+        self._release_memory = release_memory
         self._complaints = 0
+        if service is not None:
+            self.use(service)
 
     @property
     def _service(self) -> Service:
@@ -80,6 +94,7 @@ class KafkaServer:
     def use(self, service: Service) -> None:
         """Serve this one: before the start, if it was not known when the port was taken."""
         self._given = service
+        service.counters.memory = {kind: pool.counters for kind, pool in self.memory.pools.items()}
 
     async def start(self) -> None:
         """Answer from now on."""
@@ -93,6 +108,8 @@ class KafkaServer:
         """Take no more connections; those that are there go on."""
         if self._sweeper is not None:
             self._sweeper.cancel()
+        if self._looker is not None:
+            self._looker.cancel()
         if self._listening is not None:
             self._listening.close()
 
@@ -105,7 +122,7 @@ class KafkaServer:
             await self._listening.wait_closed()
 
     def _connection(self) -> Connection:
-        return Connection(self, self._service, self._settings.max_request_bytes)
+        return Connection(self, self._service, self.memory.longest)
 
     def _everybody(self) -> tuple[Connection, ...]:
         return (*self._connections, *self._peers, *self._on_probation)
@@ -180,9 +197,36 @@ class KafkaServer:
         idle_seconds = self._settings.idle_ms / 1000
         for connection in self._everybody():
             silent = now - connection.last_active
-            if silent > idle_seconds or (connection.half_frame and silent > HALF_FRAME_SECONDS):
+            patience = HALF_FRAME_SECONDS if connection.half_frame else idle_seconds
+            if connection.is_read and silent > patience:
                 connection.close()
             elif connection.stalled_since is not None and now - connection.stalled_since > UNREAD_ANSWER_SECONDS:
                 self.complain(connection.host, "answers were not read")
                 connection.close()
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        pools = self.memory.pools.values()
+        peak, total = sum(pool.peak for pool in pools), sum(pool.total for pool in pools)
+        if peak > self._settings.memory_bytes // FLOOD and 4 * total < peak and self._release_memory is not None:
+            for pool in pools:
+                pool.peak = pool.total
+            self._release_memory()
+
+    def _under_pressure(self) -> None:
+        if self._looker is None:
+            self._look()
+
+    def _look(self) -> None:
+        """Close those who hold much and do not move, as long as somebody waits for it."""
+        loop = asyncio.get_running_loop()
+        now, self._looker = loop.time(), None
+        for kind, pool in self.memory.pools.items():
+            for share in tuple(pool.holders) if pool.line else ():
+                share.owner.note_progress(now)
+            for share in pool.overdue(now):
+                logger.warning("memory is short: a peer did not move", extra={"kind": kind, "bytes": share.used})
+                share.owner.close_for(f"its {kind} took memory that others wait for")
+        if any(pool.line for pool in self.memory.pools.values()):
+            self._looker = loop.call_later(LOOK_SECONDS, self._look)

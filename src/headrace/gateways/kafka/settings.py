@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from headrace.core.config import at_least, between, not_empty, setting
 from headrace.core.limits import FRAME_BYTES
-from headrace.core.units import MINUTE_MS
+from headrace.core.units import MIB, MINUTE_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,4 +44,12 @@ class KafkaSettings:
         unit="bytes",
         check=between(1024, 2**31 - 1),
         kafka="socket.request.max.bytes",
+    )
+    memory_bytes: int = setting(
+        256 * MIB,
+        help="Memory for requests and answers of all connections that are in flight, half for each. When it is short, "
+        "those who hold much wait, and those who hold it without moving are closed; small requests go on. A request "
+        "larger than half of it is refused.",
+        unit="bytes",
+        check=between(4 * MIB, 2**40),
     )

@@ -85,6 +85,9 @@ class SimTransport(asyncio.Transport):
         self._reading = True
         self._fabric.soon(self.owner, self._drain)
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """The network's limit is the same for all."""
+
     def get_write_buffer_size(self) -> int:
         return self.other._unread if self.other is not None else 0
 
