@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
+from headrace.core.errors import DiskFailedError, DiskFullError, PassingError, StorageError
 from headrace.runtime import disk
 from headrace.runtime.disk import DiskFiles
 
@@ -470,3 +470,11 @@ def test_directories_are_synced_and_small_files_stored_when_no_descriptors_are_l
             assert files.load("topics/t-0/recovery-point") == b"%d" % number
     log.sync()
     log.close()
+
+
+def test_want_of_descriptors_is_a_fault_that_passes(tmp_path: Path) -> None:
+    files = DiskFiles(str(tmp_path))
+    files.store("a", b"a")
+    with no_descriptors(), pytest.raises(PassingError):
+        files.open("a")
+    assert files.open("a").size == 1

@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.core.counters import Cleanable
-from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, DiskFullError, StorageError
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, PassingError, StorageError
 from headrace.core.limits import INTERNAL_TOPICS
 from headrace.storage.compaction import Compaction, Dirt, lags_behind, survey
 from headrace.storage.log import Log, verify
@@ -214,7 +214,7 @@ class Cleaning:
                 if swap.done:
                     complete(log, swap)
                 return
-            except DiskFullError as error:
+            except PassingError as error:
                 logger.warning("a swap of segments has to wait", extra={"reason": str(error)})
                 if await self._rest(FULL_SECONDS):
                     return

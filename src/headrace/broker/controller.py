@@ -29,7 +29,7 @@ import msgspec
 from headrace.broker.image import BrokerRecord, Image, MetadataRecord, apply, records_of
 from headrace.broker.levels import check_readable
 from headrace.broker.quorum import TICK_S, Consensus, Place, Send
-from headrace.core.errors import ApiError, CorruptionError, DiskFullError, ErrorCode
+from headrace.core.errors import ApiError, CorruptionError, ErrorCode, PassingError
 from headrace.raft.ready import RoleName, Standing
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Controller:
             image = apply(self._proposed, records)  # raises before anything is written
             try:
                 place = self.quorum.propose(_ENCODER.encode(Proposal(FORMAT, False, list(records))))
-            except DiskFullError as error:
+            except PassingError as error:
                 raise self._offline(error) from error
             self._proposed = image
             self._pending.append(_Pending(place, image, len(records), answer))

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import DiskFullError, StorageError
+from headrace.core.errors import PassingError, StorageError
 
 if TYPE_CHECKING:
     from headrace.broker.cataloguing import Cataloguing
@@ -149,7 +149,7 @@ class Housekeeping:
             if partition.log.failed is None:
                 try:
                     work(partition)
-                except DiskFullError as error:
+                except PassingError as error:
                     logger.warning("housekeeping found the disk full", extra={"reason": str(error)})
                 except StorageError as error:
                     partition.fail(error)

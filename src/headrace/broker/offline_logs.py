@@ -2,21 +2,25 @@
 
 Rules:
 - Damaged, missing or older ones are copied anew once nobody counts on this node for them, and somebody else leads.
-- Those for which there was no room are opened when there is some.
+- Those for which there was no space, or no file descriptor, are tried again until they open; that is said once.
 - Any other stays offline until the next start.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import CorruptionError, DiskFullError, StorageError
+from headrace.broker.retry import Retry
+from headrace.core.errors import CorruptionError, PassingError, StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from uuid import UUID
 
     from headrace.broker.image import Image, PartitionRecord
+
+logger = logging.getLogger(__name__)
 
 Place = tuple[str, int]  # topic and partition
 
@@ -24,8 +28,10 @@ Place = tuple[str, int]  # topic and partition
 class OfflineLogs:
     """By topic and partition."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, open_starved: Callable[[], None]) -> None:
         self._node_id = node_id
+        self._retry = Retry(open_starved)
+        self._known_starved: dict[Place, None] = {}  # that were said to be, and have not been opened since
         self._why: dict[Place, str] = {}
         self.lost: dict[Place, None] = {}  # another replica could mend them
         self.starved: dict[Place, None] = {}
@@ -47,8 +53,27 @@ class OfflineLogs:
         self._why[place] = str(error)
         if is_lost or isinstance(error, CorruptionError):
             self.lost[place] = None
-        elif isinstance(error, DiskFullError):
+        elif isinstance(error, PassingError):
             self.starved[place] = None
+
+    def failed(self, place: Place, error: StorageError) -> None:
+        """It could not be opened."""
+        self.add(place, error)
+        if place not in self._known_starved:
+            about = {"topic": place[0], "partition": place[1], "reason": str(error)}
+            logger.error("a partition is offline", extra=about)
+        if place in self.starved:
+            self._known_starved[place] = None
+            self._retry.later()
+
+    def opened(self, place: Place) -> None:
+        if place in self._known_starved:
+            del self._known_starved[place]
+            self._retry.succeeded()
+            logger.warning("a partition is online again", extra={"topic": place[0], "partition": place[1]})
+
+    def stop(self) -> None:
+        self._retry.stop()
 
     def reopen(self, place: Place) -> None:
         """It is about to be opened again; whether it is copied anew is known until `take_lost`."""
@@ -64,6 +89,7 @@ class OfflineLogs:
     def forget(self, place: Place) -> None:
         self.reopen(place)
         self.lost.pop(place, None)
+        self._known_starved.pop(place, None)
 
     # Who counts on them
 
@@ -79,6 +105,10 @@ class OfflineLogs:
         """Whether this node has everything that is committed, by what was decided, and others have, too."""
         candidates = () if record is None else (*record.isr, *record.elr)
         return self._node_id in candidates and len(candidates) > 1
+
+    def may_open(self, place: Place, record: PartitionRecord) -> bool:
+        """Whether what is offline can be tried again."""
+        return place in self.starved or (place in self.lost and self.may_copy_anew(record))
 
     def may_copy_anew(self, record: PartitionRecord) -> bool:
         """Whether nobody counts on what this node has, and somebody else has it."""

@@ -25,7 +25,7 @@ from headrace.broker.guards import Guards
 from headrace.broker.image import PartitionRecord
 from headrace.broker.waiting import Commit, Poll
 from headrace.core.counters import Traffic
-from headrace.core.errors import ApiError, CorruptionError, DiskFullError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, CorruptionError, ErrorCode, PassingError, StorageError
 from headrace.isr.divergence import EpochEnd, diverging, end_offset_for_epoch
 from headrace.isr.leader import LeaderReplicas
 from headrace.storage.copying import append_copied
@@ -333,7 +333,7 @@ class Partition:
         self._touched(self)
 
     def _storage_fault(self, error: StorageError) -> ApiError:
-        if not isinstance(error, DiskFullError):
+        if not isinstance(error, PassingError):
             self.fail(error)
         return ApiError(ErrorCode.kafka_storage_error, str(error))
 

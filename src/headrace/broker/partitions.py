@@ -12,7 +12,8 @@ Rules:
 - A log that cannot be opened is offline: its partition answers KAFKA_STORAGE_ERROR, the others go on. If it is damaged
   or lost and others are in sync or eligible, it is set aside and copied anew; but not before this node is neither any
   more, lest it be elected with an empty log. A node that starts says so before it may lead (`losses`), later at once
-  (`reports`); where the controller does not know the word, it is not `is_fit` for a while.
+  (`reports`); where the controller does not know the word, it is not `is_fit` for a while. One that could not be opened
+  for a passing reason (no space, no file descriptor) is tried again until it opens.
 - The same becomes of a log in which a read finds damage, or that cannot be read (`broker/log_faults.py`). If nobody
   else could lead it stays: what is whole is served, what is damaged is not.
 """
@@ -87,7 +88,7 @@ class Partitions:
         self.on_caught_up: Callable[[Partition], None] | None = None  # told when a follower could be in sync
         self._replicas: dict[str, dict[int, Partition]] = {}
         self._leaders: dict[str, dict[int, Partition]] = {}
-        self._offline = OfflineLogs(node_id)
+        self._offline = OfflineLogs(node_id, self._open_starved)
         self.disk_fault: StorageError | None = None  # the data directory has failed, or a part of it
         self._image: Image | None = None
         self._is_registered = False
@@ -133,11 +134,15 @@ class Partitions:
         while self._found_damaged:
             partition, span, error = self._found_damaged.popleft()
             self.suspect(partition, span.verify, error)
+        self._open_starved()
+        return self.is_fit
+
+    def _open_starved(self) -> None:
+        """Try again what could not be opened for a passing reason."""
         for name in {name: None for name, _ in self._offline.starved}:
             if self._image is not None and not self._stopped:
                 self._assign_all(self._image.topics[name])
         self._keep_working()
-        return self.is_fit
 
     def get(self, topic: str, index: int) -> Partition:
         """The partition if we lead it, or the ApiError that its client deserves."""
@@ -232,15 +237,9 @@ class Partitions:
                 self._forget_faults(place)
             elif partition is not None:
                 self._assign(partition, record)
-            elif place not in self._offline or self._may_open(place, record):
+            elif place not in self._offline or (self.disk_fault is None and self._offline.may_open(place, record)):
                 self._offline.reopen(place)
                 self._opening[place] = topic.topic_id
-
-    def _may_open(self, place: Place, record: PartitionRecord) -> bool:
-        """Whether what is offline can be tried again."""
-        is_lost = place in self._offline.lost
-        may = place in self._offline.starved or (is_lost and self._offline.may_copy_anew(record))
-        return may and self.disk_fault is None
 
     def _assign(self, partition: Partition, record: PartitionRecord) -> None:
         """Let a partition lead or follow, as its record says."""
@@ -402,9 +401,9 @@ class Partitions:
     def _adopt(self, topic: TopicImage, record: PartitionRecord, log: Log | StorageError) -> None:
         name, index = topic.name, record.index
         if isinstance(log, StorageError):
-            self._offline.add((name, index), log)
-            logger.error("a partition is offline", extra={"topic": name, "partition": index, "reason": str(log)})
+            self._offline.failed((name, index), log)
             return
+        self._offline.opened((name, index))
         traffic = self._counters.topics.setdefault(name, Traffic())
         partition = self._replicas.setdefault(name, {})[index] = Partition(
             name, topic.topic_id, index, log, clock=self._clock, traffic=traffic, touched=self._touched
@@ -468,6 +467,7 @@ class Partitions:
     def stop_looking(self) -> None:
         """Look no more after logs that are damaged, and tell nobody of them."""
         self._log_faults.stop()
+        self._offline.stop()
         if self.reports is not None:
             self.reports.stop()
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.core.errors import ApiError, DiskFullError, ErrorCode
+from headrace.core.errors import ApiError, ErrorCode, PassingError
 from headrace.raft.machine import Raft
 from headrace.raft.membership import Change, founding
 from headrace.raft.messages import InstallSnapshot, Message
@@ -384,10 +384,10 @@ class Consensus:
             try:
                 await self._workers.run(lambda: self._storage.write(saves))
                 return
-            except DiskFullError as error:
+            except PassingError as error:
                 if self._stopping:
                     raise
-                logger.error("the metadata cannot be saved: the disk is full", extra={"reason": str(error)})
+                logger.error("the metadata cannot be saved for now", extra={"reason": str(error)})
                 await asyncio.sleep(FULL_DISK_RETRY_S)
 
     async def _rewrite(self, snapshot: Snapshot) -> None:
@@ -395,7 +395,7 @@ class Consensus:
             return  # a leader's snapshot has overtaken it
         try:
             await self._workers.run(lambda: self._storage.rewrite(snapshot))
-        except DiskFullError:
+        except PassingError:
             return  # the log stays as it is, and another snapshot will be due
         self._storage.compact(snapshot)
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from crc32c import crc32c
 
-from headrace.core.errors import CorruptionError, DiskFullError, StorageError
+from headrace.core.errors import CorruptionError, DiskFullError, PassingError, StorageError
 from headrace.core.units import MIB
 from headrace.raft.encoding import decode_saved, encode_saved
 from headrace.raft.log import Storage
@@ -174,7 +174,7 @@ class RaftStorage(MemoryStorage):
     def _mark(self) -> None:
         try:
             self._file.append((_record(_MARK, _MARK_BODY, self._file.size),))
-        except DiskFullError:
+        except PassingError:
             pass  # the next one does as well
 
     def _begin_next(self, fresh: MemoryStorage) -> None:

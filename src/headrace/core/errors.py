@@ -31,6 +31,7 @@ __all__ = [
     "ErrorCode",
     "HeadraceError",
     "LinkError",
+    "PassingError",
     "ProtocolError",
     "StorageError",
 ]
@@ -63,7 +64,11 @@ class StorageError(HeadraceError):
     """A disk operation failed."""
 
 
-class DiskFullError(StorageError):
+class PassingError(StorageError):
+    """Out of space, file descriptors or memory. Nothing was done; it may be tried again later."""
+
+
+class DiskFullError(PassingError):
     """No space left. Nothing was written; writing may be tried again when there is space."""
 
 

@@ -4,7 +4,8 @@ Rules:
 - A `File` and a `Files` never interpret what they store.
 - Paths are relative, use "/", and are built from validated names only.
 - Methods marked *blocking* may take as long as the disk takes: call them at start-up or through `Workers`.
-- Errors are `StorageError`s: `DiskFullError` for ENOSPC/EDQUOT, `DiskFailedError` for all else.
+- Errors are `StorageError`s: `PassingError` where there is no space (`DiskFullError`), no descriptor or no memory,
+  `DiskFailedError` for all else.
 """
 
 from __future__ import annotations
@@ -151,6 +152,10 @@ class Datagrams(Protocol):
 
 class Network(Protocol):
     """Sockets. Everything that leaves is bound to the node's own address, so that a node can be cut off by it."""
+
+    @property
+    def most_connections(self) -> int | None:
+        """Connections that the system lets us have besides files and all else; None: it sets no limit."""
 
     async def listen(self, host: str, port: int, new_protocol: Callable[[], asyncio.Protocol]) -> Listening:
         """Take a port (0: a free one). Raises OSError."""

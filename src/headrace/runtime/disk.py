@@ -25,7 +25,8 @@ import weakref
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, Literal
 
-from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
+from headrace.core.errors import DiskFailedError, DiskFullError, PassingError, StorageError
+from headrace.runtime.descriptor_limit import files_allowed
 from headrace.runtime.descriptors import Descriptor, DescriptorPool
 from headrace.runtime.fingerprint import fingerprint_of
 from headrace.runtime.residency import Map
@@ -53,7 +54,9 @@ def storage_error(cause: OSError, doing: str, path: str) -> StorageError:
     if cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(text)
     if cause.errno in _NO_DESCRIPTORS:
-        return StorageError(f"{text}: raise the limit of open files (ulimit -n)")
+        return PassingError(f"{text}: raise the limit of open files (ulimit -n)")
+    if cause.errno == errno.ENOMEM:
+        return PassingError(text)
     return DiskFailedError(text)
 
 
@@ -244,10 +247,11 @@ class DiskFiles:
     map of the file after mincore has said that the pages are resident. Cold reads go through pread in both modes.
     """
 
-    def __init__(self, root: str, *, read: ReadMode = "pread", open_files: int = OPEN_FILES) -> None:
+    def __init__(self, root: str, *, read: ReadMode = "pread", open_files: int | None = None) -> None:
         self.root = os.path.realpath(root)
         self.read_mode = read
         self.can_read_nowait = _NOWAIT is not None
+        open_files = min(OPEN_FILES, files_allowed()) if open_files is None else open_files
         # A map holds a second descriptor of its file.
         self.pool = DescriptorPool(max(1, open_files // 2) if read == "mmap" else open_files)
         self._lock = threading.Lock()

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from headrace.core.ports import Address
+from headrace.runtime.descriptor_limit import connections_allowed
 
 BACKLOG: Final = 1024
 WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})
@@ -98,6 +99,10 @@ class SocketNetwork:
 
     def __init__(self, own_host: str = "") -> None:
         self._from = None if own_host in WILDCARDS else (own_host, 0)
+
+    @property
+    def most_connections(self) -> int | None:
+        return connections_allowed()
 
     async def listen(self, host: str, port: int, new_protocol: Callable[[], asyncio.Protocol]) -> SocketListening:
         loop = asyncio.get_running_loop()

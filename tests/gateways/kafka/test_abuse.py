@@ -266,8 +266,10 @@ def test_a_frame_is_not_given_up_while_nobody_reads_it(hasty: Broker):
         assert peer.receive(18, 0, 6).error_code == ErrorCode.none
 
 
-def test_connections_over_the_cap_are_closed_at_once_and_places_become_free():
-    with Broker(kafka_max_connections_per_ip=20) as small:
+@pytest.mark.parametrize("cap", ["kafka_max_connections_per_ip", "kafka_max_connections"])
+def test_connections_over_the_cap_are_closed_at_once_and_places_become_free(cap: str):
+    caps: dict[str, Any] = {cap: 20}
+    with Broker(**caps) as small:
         peers = [Peer(small.bootstrap_servers) for _ in range(30)]
         served = []
         for peer in peers:

@@ -1,7 +1,8 @@
 """The listener on the Kafka port: admits connections, watches their manners, closes them at the end.
 
 Rules:
-- Connections are capped in all and per address; one too many is closed at once and counted. Other nodes are not counted
+- Connections are capped in all and per address, and by the file descriptors that the system lets us have, of which some
+  are kept for files, pages and nodes; one too many is closed at once and counted. Other nodes are not counted
   among the clients: in a cluster, a few connections over the limits may prove in time that they are nodes.
 - Idle peers, peers that stop in the middle of a frame and peers that never read their answers are closed.
 - Memory for requests and answers is shared by all (`budget`). While somebody waits for some, progress is watched.
@@ -59,6 +60,7 @@ class KafkaServer:
         self._network = network
         self._membership = membership
         self._dice = dice
+        self._most = settings.max_connections
         self._connections: dict[Connection, None] = {}
         self._on_probation: dict[Connection, None] = {}
         self._peers: dict[Connection, None] = {}
@@ -79,6 +81,11 @@ class KafkaServer:
     async def bind(self) -> int:
         """Take the port, without answering yet; returns its number."""
         host, port = self._settings.host, self._settings.port
+        allowed = self._network.most_connections
+        if allowed is not None and allowed < self._most:
+            about = {"kafka.max_connections": self._most, "connections": allowed}
+            logger.warning("the limit of open files (ulimit -n) allows fewer connections", extra=about)
+            self._most = allowed
         try:
             self._listening = await self._network.listen(host, port, self._connection)
         except OSError as error:
@@ -132,7 +139,7 @@ class KafkaServer:
     def admit(self, connection: Connection) -> bool:
         counters, host = self._service.counters, connection.host
         counters.connections_total += 1
-        crowded = len(self._connections) >= self._settings.max_connections
+        crowded = len(self._connections) >= self._most
         if crowded or self._by_host.get(host, 0) >= self._settings.max_connections_per_ip:
             if self._may_be_a_node():
                 connection.on_probation = True

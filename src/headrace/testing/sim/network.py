@@ -181,6 +181,10 @@ class SimNetwork:
         self._fabric = fabric
         self._host = host
 
+    @property
+    def most_connections(self) -> None:
+        """As many as anybody likes."""
+
     async def listen(self, host: str, port: int, new_protocol: Callable[[], asyncio.Protocol]) -> SimListening:
         fabric = self._fabric
         address = (self._host, port or fabric.free_port())
