@@ -522,3 +522,49 @@ def test_an_offline_partition_harms_only_its_own_groups() -> None:
         assert await room.commit(2, other) is ErrorCode.none
 
     run(main())
+
+
+async def refused(work: Awaitable[Any]) -> ErrorCode:
+    with pytest.raises(ApiError) as error:
+        await work
+    return error.value.code
+
+
+def test_groups_have_a_bound_in_all_and_a_place_becomes_free() -> None:
+    async def main() -> None:
+        room = Room(replace(SETTINGS, max_groups=3))
+        for name in ("a", "b", "c"):
+            assert await room.commit(1, name) is ErrorCode.none
+        assert await refused(room.commit(1, "d")) is ErrorCode.coordinator_not_available
+        assert await refused(room.join(group="d")) is ErrorCode.coordinator_not_available
+        assert await room.commit(2, "a") is ErrorCode.none
+        await room.restart()
+        assert await refused(room.commit(1, "d")) is ErrorCode.coordinator_not_available
+        assert await room.groups.delete("b") is ErrorCode.none
+        assert await room.commit(1, "d") is ErrorCode.none
+
+    run(main())
+
+
+def test_members_and_offsets_have_a_bound_in_all_and_those_that_are_there_go_on() -> None:
+    async def main() -> None:
+        room = Room(replace(SETTINGS, memory_bytes=1 << 20))
+        member, generation = await room.member(group="g")
+        big = [("range", bytes(200_000))]
+        for number in range(2):
+            joined = await room.join(group=f"big{number}", protocols=big)
+            joined = await room.join(joined.member_id, group=f"big{number}", protocols=big)
+            assert joined.error is ErrorCode.none
+        joined = await room.join(group="big2", protocols=big)
+        await room.join(joined.member_id, group="big2", protocols=big)
+        assert await refused(room.join(group="big3")) is ErrorCode.coordinator_not_available
+        assert await refused(room.commit(1, "new")) is ErrorCode.coordinator_not_available
+        beat = await room.groups.heartbeat(group="g", member_id=member, generation=generation)
+        assert beat is ErrorCode.none
+        await room.groups.leave(
+            "big0", [(each.member_id, None) for each in (await room.groups.describe("big0")).members]
+        )
+        await room.groups.delete("big0")
+        assert await room.commit(1, "new") is ErrorCode.none
+
+    run(main())

@@ -384,3 +384,19 @@ def test_internal_topics_have_three_replicas_or_as_many_as_there_are_nodes(three
 def test_without_brokers_nothing_can_be_placed(make_cluster):
     cluster = make_cluster(brokers=0)
     assert refusal(cluster, NewTopic("orders")) is ErrorCode.invalid_replication_factor
+
+
+def test_a_cluster_has_no_more_partitions_than_it_may(make_cluster):
+    cluster = make_cluster(max_partitions=5)
+    created(cluster, NewTopic("a", 3, 1))
+    [outcome] = create(cluster, NewTopic("b", 3, 1))
+    assert outcome.error.code is ErrorCode.policy_violation
+    created(cluster, NewTopic("c", 2, 1))
+    [outcome] = cluster.run(cluster.topics.ensure([NewTopic("auto")]))
+    assert outcome.error.code is ErrorCode.policy_violation
+    [outcome] = cluster.run(cluster.topics.add_partitions([NewPartitions("a", 4)]))
+    assert outcome.error.code is ErrorCode.policy_violation
+    [outcome] = cluster.run(cluster.topics.ensure([NewTopic("__consumer_offsets", 2)]))  # groups go on
+    assert outcome.error is None
+    cluster.run(cluster.topics.delete([("c", None)]))
+    created(cluster, NewTopic("d", 2, 1))

@@ -638,3 +638,17 @@ def test_local_markers_wait_until_they_are_committed() -> None:
     partition = Partition()
     run(LocalMarkers(lambda topic, index: partition).write(EndMarker("a", 0, 1000, 2, True, 3)))
     assert partition.calls == [(1000, 2, True, 3, False), 8]
+
+
+@scenario
+async def test_transactional_ids_have_a_bound_in_all(room: Room) -> None:
+    room = Room(replace(SETTINGS, max_ids=2))
+    for name in ("a", "b", "a"):
+        assert (await room.coordinator.init_producer_id(name, TIMEOUT_MS)).error is ErrorCode.none
+    with pytest.raises(ApiError) as refused:
+        await room.coordinator.init_producer_id("c", TIMEOUT_MS)
+    assert refused.value.code is ErrorCode.coordinator_not_available
+    with pytest.raises(ApiError) as refused:
+        await room.coordinator.init_producer_id("x" * 2000, TIMEOUT_MS)
+    assert refused.value.code is ErrorCode.invalid_request
+    await room.coordinator.stop()

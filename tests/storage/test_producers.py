@@ -189,3 +189,17 @@ def test_a_snapshot_says_what_the_log_says(steps: list[tuple[int, int, int, int]
 @given(st.binary(max_size=60))
 def test_a_damaged_snapshot_counts_as_missing(content: bytes) -> None:
     assert Producers.decode(content) is None
+
+
+def test_of_too_many_producers_those_that_were_silent_for_longest_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headrace.storage.producers.PRODUCERS_PER_LOG", 100)
+    producers = Producers()
+    for number in range(1000):
+        for content in (made(0, producer_id=100 + number), made(number)):  # one that comes and goes, one that goes on
+            [header] = batch.headers(content)
+            producers.add(header, number, number, number)
+    assert len(producers) <= 100
+    assert producers.get(7) is not None
+    assert producers.get(1099) is not None

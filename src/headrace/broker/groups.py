@@ -7,12 +7,14 @@ Rules:
 - Every method returns when its answer may go out, and raises ApiError if there can be none. Errors that are part of an
   answer are in the answer.
 - What there is to read is shown to the groups whenever the image changes.
+- What groups take in all is bounded; what comes on top is told to try again (COORDINATOR_NOT_AVAILABLE).
 - Ids are drawn by `new_id`, which is given in.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, Final, cast
@@ -22,6 +24,7 @@ from headrace.broker.group_shard import GroupLog, GroupShard, OffsetsLog
 from headrace.broker.internal_topics import OFFSETS_TOPIC
 from headrace.broker.shards import Shards, partition_for
 from headrace.core.errors import ApiError, ErrorCode
+from headrace.core.logs import limited
 from headrace.group.commands import (
     Answer,
     Command,
@@ -62,6 +65,8 @@ if TYPE_CHECKING:
     from headrace.core.ports import Clock, Workers
     from headrace.group.settings import GroupSettings
     from headrace.group.topics import Topics
+
+logger = logging.getLogger(__name__)
 
 NAME_IN_ID_LENGTH: Final = 249  # of its client's name that a member's id begins with
 
@@ -416,7 +421,22 @@ class GroupCoordinator:
     async def _ask(self, command: Command) -> Answer:
         await self._shards.ensure()
         assert not isinstance(command, ListGroups | ForgetTopics)
-        return await self._shards.find(command.group).ask(command)
+        shard = self._shards.find(command.group)
+        if shard.machine is not None and shard.machine.grows(command):
+            self._check_room(is_new=command.group not in shard.machine)
+        return await shard.ask(command)
+
+    def _check_room(self, *, is_new: bool) -> None:
+        """Raises ApiError if there is no room for another group, member or offset; some may be there later."""
+        machines = [shard.machine for shard in self._shards if shard.machine is not None]
+        if is_new and sum(map(len, machines)) >= self._settings.max_groups:
+            fault = f"this node has {self._settings.max_groups} groups (group.max_groups)"
+        elif sum(machine.weight_bytes for machine in machines) >= self._settings.memory_bytes:
+            fault = "the memory for groups is used up (group.memory_bytes)"
+        else:
+            return
+        logger.warning("a group, a member or an offset was refused", extra=limited("groups-full", reason=fault))
+        raise ApiError(ErrorCode.coordinator_not_available, fault)
 
     def _shard(self, log: GroupLog) -> GroupShard:
         shard = GroupShard(log, self._settings, clock=self._clock, workers=self._workers, on_loaded=self._loaded)

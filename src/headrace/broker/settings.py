@@ -23,6 +23,11 @@ class BrokerSettings:
         check=between(1, PARTITIONS_PER_TOPIC),
         kafka="num.partitions",
     )
+    max_partitions: int = setting(
+        100_000,
+        help="Most partitions of the cluster, of all topics but internal ones; more are refused (POLICY_VIOLATION).",
+        check=at_least(1),
+    )
     default_replication_factor: int = setting(
         1,
         help="Replicas of a topic whose creator does not say.",

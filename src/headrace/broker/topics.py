@@ -246,10 +246,11 @@ class Topics:
             decided: list[TopicOutcome] = []
             records: list[MetadataRecord] = []
             image = self._controller.proposed
-            placing = Placing(image)
+            placing, left = Placing(image), self._partitions_left(image)
             for topic in some:
                 try:
                     added = _added_partitions(image, topic, placing, room=room)
+                    self._check_left(topic.name, len(records) + len(added), left)
                 except ApiError as error:
                     decided.append(TopicOutcome(topic.name, error=error))
                 else:
@@ -269,7 +270,7 @@ class Topics:
         names = {_collision_key(name): name for name in image.topics} | creation.names
         outcomes: list[TopicOutcome] = []
         records: list[MetadataRecord] = []
-        placing = Placing(image)
+        placing, left = Placing(image), self._partitions_left(image)
         for topic in wanted:
             topic_id = self._new_id() if creation.ticket is None else uuid5(creation.ticket, topic.name)
             known = image.topics.get(topic.name)
@@ -278,16 +279,27 @@ class Topics:
                 continue
             try:
                 made = self._decide_topic(image, topic, topic_id, names, placing, creation)
+                self._check_left(topic.name, len(made.partitions), left)
             except ApiError as error:
                 outcomes.append(TopicOutcome(topic.name, error=error))
                 continue
             creation.room -= len(made.partitions)
+            left -= len(made.partitions)
             names[_collision_key(made.name)] = creation.names[_collision_key(made.name)] = made.name
             outcomes.append(TopicOutcome(made.name, made.topic_id, made))
             records.append(TopicRecord(made.name, made.topic_id))
             records.extend(ConfigRecord("topic", made.name, key, value) for key, value in made.configs.items())
             records.extend(made.partitions)
         return outcomes, records
+
+    def _partitions_left(self, image: Image) -> int:
+        counted = (len(topic.partitions) for name, topic in image.topics.items() if name not in INTERNAL_TOPICS)
+        return self._settings.max_partitions - sum(counted)
+
+    def _check_left(self, name: str, wanted: int, left: int) -> None:
+        if wanted > left and name not in INTERNAL_TOPICS:
+            fault = f"A cluster has at most {self._settings.max_partitions} partitions (broker.max_partitions)."
+            raise ApiError(ErrorCode.policy_violation, fault)
 
     def _decide_topic(
         self,

@@ -15,6 +15,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,8 @@ from headrace.broker.internal_topics import OFFSETS_TOPIC
 from headrace.broker.shards import Shards, partition_for
 from headrace.broker.transaction_shard import MarkerWriter, TransactionLog, TransactionShard
 from headrace.core.errors import ApiError, ErrorCode
+from headrace.core.limits import TRANSACTIONAL_ID_LENGTH
+from headrace.core.logs import limited
 from headrace.txn.commands import (
     AddPartitions,
     Describe,
@@ -51,6 +54,8 @@ __all__ = [
     "commit_error",
     "produce_error",
 ]
+
+logger = logging.getLogger(__name__)
 
 TRANSACTION_TOPIC: Final = "__transaction_state"
 ABORTABLE_FROM: Final = 11  # Produce, from which clients know TRANSACTION_ABORTABLE
@@ -238,11 +243,24 @@ class TransactionCoordinator:
         await shard.settled(command.transactional_id)
         return answer
 
+    def _check_room(self, shard: TransactionShard, transactional_id: str) -> None:
+        """Raises ApiError if the id is new and there are too many, for now."""
+        if len(transactional_id) > TRANSACTIONAL_ID_LENGTH:
+            raise ApiError(ErrorCode.invalid_request, "the transactional id is too long")
+        if shard.machine is None or shard.machine.get(transactional_id) is not None:
+            return
+        if sum(len(each.machine) for each in self._shards if each.machine is not None) >= self._settings.max_ids:
+            fault = f"this node has {self._settings.max_ids} transactional ids (transactions.max_ids)"
+            logger.warning("a transactional id was refused", extra=limited("ids-full", reason=fault))
+            raise ApiError(ErrorCode.coordinator_not_available, fault)
+
     async def _decide(self, command: InitProducer | AddPartitions | End) -> tuple[TransactionShard, Identity]:
         loop = asyncio.get_running_loop()
         deadline: float | None = None
         while True:
             shard = self._shards.find(command.transactional_id)
+            if isinstance(command, InitProducer):
+                self._check_room(shard, command.transactional_id)
             answer = shard.put(command)
             if isinstance(answer, NeedsProducerId):
                 assert not isinstance(command, AddPartitions)

@@ -59,6 +59,11 @@ class ClassicGroup(Rebalance):
         return self.state is State.EMPTY and self.durable is None and not self._pending
 
     @property
+    def promised(self) -> int:
+        """Ids that were given away and have not come back."""
+        return len(self._pending)
+
+    @property
     def is_removable(self) -> bool:
         return self.state is State.EMPTY and not self._pending
 

@@ -63,6 +63,7 @@ from headrace.group.rebalance import NEVER_MS, State
 from headrace.group.records import GroupKey, GroupMetadata, OffsetCommit, OffsetKey, Record, decode, encode
 from headrace.group.subscription import CONSUMER
 from headrace.group.topics import Reading
+from headrace.group.weights import RESIZING, Weights, grows
 
 if TYPE_CHECKING:
     from headrace.group.settings import GroupSettings
@@ -81,6 +82,7 @@ class Groups:
         self._wakes: list[tuple[int, str]] = []  # a heap; entries that `_wake_of` does not confirm are stale
         self._wake_of: dict[str, int] = {}
         self._next_check_ms = now.ms + settings.offsets_check_interval_ms
+        self._weights = Weights()
 
     # -- the machine ---------------------------------------------------------------------------------------------
 
@@ -116,6 +118,8 @@ class Groups:
                 out.answer(command.token, Outcome())
         if not isinstance(command, ListGroups | ForgetTopics):
             self._settle(command.group)
+            if isinstance(command, RESIZING):
+                self._weigh(command.group)
         return out.decision()
 
     def tick(self, now: Now) -> Decision:
@@ -128,6 +132,7 @@ class Groups:
             del self._wake_of[name]
             self._groups[name].expire(now, out)
             self._settle(name)
+            self._weigh(name)
         if self._next_check_ms <= now.ms:
             self._next_check_ms = now.ms + self._settings.offsets_check_interval_ms
             self._expire_offsets(now, out)
@@ -143,6 +148,7 @@ class Groups:
 
     def replay(self, key: bytes, value: bytes | None, now: Now) -> None:
         """Take in one record of the log."""
+        self._weights.is_stale = True
         record = decode(key, value)
         match record:
             case (OffsetKey() as name, commit):
@@ -194,6 +200,21 @@ class Groups:
 
     def names(self) -> list[str]:
         return list(self._groups)
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._groups
+
+    @property
+    def weight_bytes(self) -> int:
+        """About how much memory all groups take."""
+        return self._weights.total(self._groups.values(), self._offsets)
+
+    def grows(self, command: Command) -> bool:
+        """Whether a command brings something new: a group, a member, an offset."""
+        return grows(command, self._offsets)
 
     def states(self) -> Iterator[State]:
         return (group.state for group in self._groups.values())
@@ -453,6 +474,11 @@ class Groups:
     def _remove(self, name: str) -> None:
         self._groups.pop(name, None)
         self._wake_of.pop(name, None)
+        self._weights.forget(name)
+
+    def _weigh(self, name: str) -> None:
+        if (group := self._groups.get(name)) is not None:
+            self._weights.weigh(group, self._offsets)
 
     def _settle(self, name: str) -> None:
         """After a group was touched: forget it if nothing is left of it, else see to it that it is woken in time."""

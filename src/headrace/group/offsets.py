@@ -11,6 +11,7 @@ Rules (Kafka's, KIP-211):
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from headrace.group.classic import ClassicGroup
 from headrace.group.consumer import ConsumerGroup
@@ -19,15 +20,17 @@ from headrace.group.records import OffsetCommit
 from headrace.group.subscription import CONSUMER
 
 TopicPartition = tuple[str, int]
+OFFSET_BYTES: Final = 512  # that one offset takes, besides its metadata
 
 
 class OffsetTable:
     """Committed offsets by group, topic and partition."""
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "_sizes")
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[TopicPartition, OffsetCommit]] = {}
+        self._sizes: dict[str, int] = {}
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
@@ -39,15 +42,25 @@ class OffsetTable:
         """The group's offsets; not to be changed by the caller."""
         return self._groups.get(group, {})
 
+    def size_of(self, group: str) -> int:
+        """About how many bytes of memory the group's offsets take."""
+        return self._sizes.get(group, 0)
+
     def put(self, group: str, partition: TopicPartition, commit: OffsetCommit) -> None:
-        self._groups.setdefault(group, {})[partition] = commit
+        offsets = self._groups.setdefault(group, {})
+        old = offsets.get(partition)
+        grown = len(commit.metadata) + (OFFSET_BYTES if old is None else -len(old.metadata))
+        self._sizes[group] = self._sizes.get(group, 0) + grown
+        offsets[partition] = commit
 
     def remove(self, group: str, partition: TopicPartition) -> None:
         offsets = self._groups.get(group)
         if offsets is not None:
-            offsets.pop(partition, None)
+            old = offsets.pop(partition, None)
+            if old is not None:
+                self._sizes[group] -= OFFSET_BYTES + len(old.metadata)
             if not offsets:
-                del self._groups[group]
+                del self._groups[group], self._sizes[group]
 
 
 def expired(

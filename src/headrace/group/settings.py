@@ -41,6 +41,18 @@ class GroupSettings:
         check=between(1, 2**31 - 1),
         kafka="group.max.size",
     )
+    max_groups: int = setting(
+        50_000,
+        help="Most groups that a node coordinates; whoever brings another one is told to try again.",
+        check=at_least(1),
+    )
+    memory_bytes: int = setting(
+        128 * MIB,
+        help="Memory for groups, their members and their offsets, about. When it is used up, those that are there go "
+        "on, and new groups, members and offsets are told to try again.",
+        unit="bytes",
+        check=at_least(MIB),
+    )
     consumer_session_timeout_ms: int = setting(
         45 * SECOND_MS,
         help="Members of the new protocol (KIP-848) that are silent for so long are removed.",

@@ -13,12 +13,14 @@ Rules (Kafka 4's):
   that was replaced, is refused.
 - Our own batches within a transaction (committed offsets) have no sequence: only their epoch is checked.
 - `check` changes nothing; `add` takes what was appended, and never refuses: the log is the truth.
-- A producer with an open transaction does not expire.
+- A producer with an open transaction does not expire. Others do: after a time, and those that were silent for longest
+  where there are too many.
 - The state at an offset is rebuilt from a snapshot at or below it and the batches between.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -26,6 +28,7 @@ import msgspec
 from crc32c import crc32c
 
 from headrace.core.errors import ApiError, ErrorCode
+from headrace.core.limits import PRODUCERS_PER_LOG
 from headrace.storage.transactions import Marker, Transactions, read_marker
 from headrace.wire.batch import CONTROL, TRANSACTIONAL
 
@@ -183,6 +186,8 @@ class Producers:
         epoch = header.producer_epoch
         known = self._known.get(header.producer_id)
         if known is None:
+            if len(self._known) >= PRODUCERS_PER_LOG:
+                self._make_room()
             known = self._known[header.producer_id] = Producer(epoch, -1, now_ms, [])
         elif epoch != known.epoch:
             known.epoch = epoch
@@ -223,6 +228,12 @@ class Producers:
         for pid in silent:
             del self._known[pid]
         return len(silent)
+
+    def _make_room(self) -> None:
+        """Forget a tenth: those that were silent for longest."""
+        idle = [(known.seen_ms, pid) for pid, known in self._known.items() if known.first_offset < 0]
+        for _, pid in heapq.nsmallest(PRODUCERS_PER_LOG // 10, idle):
+            del self._known[pid]
 
     def encode(self) -> bytes:
         body = msgspec.msgpack.encode(_Snapshot(_VERSION, self._known, bool(self.transactions.aborted)))

@@ -144,6 +144,9 @@ class Transactions:
     def names(self) -> list[str]:
         return list(self._known)
 
+    def __len__(self) -> int:
+        return len(self._known)
+
     def get(self, name: str) -> Transaction | None:
         return self._known.get(name)
 

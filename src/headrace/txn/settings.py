@@ -30,6 +30,11 @@ class TransactionSettings:
         check=at_least(1),
         kafka="transactional.id.expiration.ms",
     )
+    max_ids: int = setting(
+        100_000,
+        help="Most transactional ids that a node coordinates; whoever brings another one is told to try again.",
+        check=at_least(1),
+    )
     expiration_check_interval_ms: int = setting(
         HOUR_MS,
         help="Time between looks for transactional ids to forget.",
