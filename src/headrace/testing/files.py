@@ -7,18 +7,19 @@ Rules:
   comes back as zeros or garbage, sector by sector, in any order.
 - A failed sync loses the pages that it was to write: they stay readable until the power goes, and no later sync saves
   them. That is what Linux does.
+- What happens to a disk while nobody looks (`erase`, `put_back`, `overwrite`, `flip`) is durable at once.
 - After `power_cut` the old tree is dead; `killed` (kill -9) keeps all that was written.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
-from itertools import count, pairwise
-from typing import TYPE_CHECKING, Final, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
 from headrace.storage.memory import MemoryLock, check_path
+from headrace.testing.platter import Content, Folder, bytes_in, contents_in, copy_of, folder_copy, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from headrace.core.ports import Buffer
 
 Operation = Literal["write", "read", "sync", "store", "rename", "remove", "open", "sync_directory"]
-_INODES: Final = count(1)
-SECTOR_BYTES: Final = 512  # what a disk writes whole; file systems deal in larger pages
 
 
 class PowerCutError(BaseException):
@@ -43,92 +42,10 @@ class _Fault:
     repeat: bool
 
 
-@dataclass(slots=True, eq=False)
-class _Content:
-    """A file's bytes, and what of them is on the platter: `current[:firm] + cut_off`."""
-
-    current: bytearray = field(default_factory=bytearray)
-    firm: int = 0
-    cut_off: bytes = b""  # durable bytes that a truncate has dropped, while no sync has covered the truncate
-    lost: list[tuple[int, int]] = field(default_factory=list)  # ranges that a failed sync has given up
-    inode: int = field(default_factory=_INODES.__next__)
-
-    def truncate(self, size: int) -> None:
-        if size < self.firm:
-            self.cut_off = bytes(self.current[size : self.firm]) + self.cut_off
-            self.firm = size
-        del self.current[size:]
-
-    def make_firm(self) -> None:
-        self.firm = len(self.current)
-        self.cut_off = b""
-
-    def give_up(self) -> None:
-        if self.firm < len(self.current):
-            self.lost.append((self.firm, len(self.current)))
-
-    def after_cut(self, rng: Random) -> bytearray:
-        survivor = self.current[: self.firm]
-        if self.cut_off and rng.random() < 0.5:
-            survivor += self.cut_off
-        elif self.firm < len(self.current):
-            survivor += _torn(bytes(self.current[self.firm :]), self.firm, rng)
-        for start, end in self.lost:
-            end = min(end, len(survivor))
-            if start < end:
-                survivor[start:end] = bytes(end - start)
-        return survivor
-
-
-def _torn(fresh: bytes, position: int, rng: Random) -> bytes:
-    """What may be left of bytes that were written at `position` and not synced. A sector is written or it is not."""
-    fate = rng.choice(("gone", "whole", "torn", "zeros", "garbage", "holes"))
-    cut = rng.randrange(len(fresh) + 1)
-    sector = max(0, cut - (position + cut) % SECTOR_BYTES)
-    if fate == "gone":
-        return b""
-    if fate == "whole":
-        return fresh
-    if fate == "torn":
-        return fresh[:cut]
-    if fate == "zeros":
-        return fresh[:sector] + bytes(len(fresh) - sector)
-    if fate == "garbage":
-        return fresh[:sector] + rng.randbytes(len(fresh) - sector)
-    edges = [0, *range(SECTOR_BYTES - position % SECTOR_BYTES, len(fresh), SECTOR_BYTES), len(fresh)]
-    return b"".join(
-        fresh[start:end] if rng.random() < 0.5 else bytes(end - start) for start, end in pairwise(edges) if start < end
-    )
-
-
-@dataclass(slots=True, eq=False)
-class _Folder:
-    """A directory's names, and the names on the platter."""
-
-    entries: dict[str, _Content | _Folder] = field(default_factory=dict)
-    firm: dict[str, _Content | _Folder] = field(default_factory=dict)
-    inode: int = field(default_factory=_INODES.__next__)
-
-    def after_cut(self, rng: Random) -> _Folder:
-        kept = _Folder(inode=self.inode)
-        for name in sorted({*self.entries, *self.firm}):
-            now, before = self.entries.get(name), self.firm.get(name)
-            survivor = now if now is before or rng.random() < 0.5 else before
-            if survivor is None:
-                continue
-            if isinstance(survivor, _Folder):
-                kept.entries[name] = survivor.after_cut(rng)
-            else:
-                content = survivor.after_cut(rng)
-                kept.entries[name] = _Content(content, len(content), inode=survivor.inode)
-        kept.firm = dict(kept.entries)
-        return kept
-
-
 class FaultyFile:
     """One open file of a `FaultyFiles`."""
 
-    def __init__(self, tree: FaultyFiles, path: str, content: _Content) -> None:
+    def __init__(self, tree: FaultyFiles, path: str, content: Content) -> None:
         self._tree = tree
         self._path = path
         self._content = content
@@ -158,6 +75,7 @@ class FaultyFile:
         self._must_be_open()
         if self._tree.cold and position < self._size:
             return None
+        self._tree.must_be_readable(self._path)
         return self._slice(position, length)
 
     def read(self, position: int, length: int) -> bytes:
@@ -189,7 +107,7 @@ class FaultyFile:
         self._closed = True
 
     def _slice(self, position: int, length: int) -> bytes:
-        return bytes(self._content.current[position : min(self._size, position + max(length, 0))])
+        return self._content.read(position, min(self._size, position + max(length, 0)))
 
     def _must_be_open(self) -> None:
         self._tree.must_have_power()
@@ -201,13 +119,15 @@ class FaultyFiles:
     """A tree in memory. Without faults it behaves as a disk does."""
 
     def __init__(self) -> None:
-        self._root = _Folder()
+        self._root = Folder()
         self._faults: list[_Fault] = []
         self._dead = False
         self._lock: MemoryLock | None = None
         self._cut_at: int | None = None
         self.space_left: int | None = None  # bytes until ENOSPC; None: no limit
         self.cold = False  # `read_now` finds nothing in the page cache
+        self.files_ran_out = False  # no file can be opened: EMFILE; those that are open go on
+        self.unreadable: str | None = None  # reads of paths that begin so end in EIO
         self.operations = 0  # that change the disk, so far
         self.on_block: Callable[[str, str], None] | None = None  # called with (operation, path) before a blocking one
 
@@ -221,36 +141,38 @@ class FaultyFiles:
             if not create:
                 raise DiskFailedError(f"opening {path!r} failed: No such file or directory (errno 2)")
             folder, name = self._parent_of(path)
-            found = folder.entries[name] = _Content()
-        if isinstance(found, _Folder):
+            found = folder.entries[name] = Content()
+        if isinstance(found, Folder):
             raise DiskFailedError(f"opening {path!r} failed: Is a directory (errno 21)")
         return FaultyFile(self, path, found)
 
     def names(self, path: str) -> list[str]:
         self.must_have_power()
         found = self._find(path)
-        return sorted(found.entries) if isinstance(found, _Folder) else []
+        return sorted(found.entries) if isinstance(found, Folder) else []
 
     def exists(self, path: str) -> bool:
         self.must_have_power()
         return self._find(path) is not None
 
     def load(self, path: str) -> bytes | None:
+        if self.files_ran_out and self._find(path) is not None:
+            raise StorageError(f"loading {path!r} failed: Too many open files (errno 24)")
         self.block("read", path)
         self.before("read", path)
         found = self._find(path)
-        if isinstance(found, _Folder):
+        if isinstance(found, Folder):
             raise DiskFailedError(f"loading {path!r} failed: Is a directory (errno 21)")
-        return None if found is None else bytes(found.current)
+        return None if found is None else found.read(0, len(found.current))
 
     def store(self, path: str, content: bytes) -> None:
         check_path(path)
         self.block("store", path)
         folder, name = self._parent_of(path)
         old = folder.entries.get(name)
-        if isinstance(old, _Folder):
+        if isinstance(old, Folder):
             raise DiskFailedError(f"storing {path!r} failed: Is a directory (errno 21)")
-        replacement = _Content(bytearray(content), len(content))
+        replacement = Content(bytearray(content), len(content))
         try:
             self.before("store", path)
         except PowerCutError:
@@ -270,7 +192,7 @@ class FaultyFiles:
         if moved is None:
             raise DiskFailedError(f"renaming {old!r} failed: No such file or directory (errno 2)")
         target = self._find(new)
-        full = isinstance(target, _Folder) and bool(target.entries)
+        full = isinstance(target, Folder) and bool(target.entries)
         if full or (target is not None and type(target) is not type(moved)):
             raise DiskFailedError(f"renaming {old!r} failed: {new!r} is in the way")
         self.before("rename", old)
@@ -290,27 +212,27 @@ class FaultyFiles:
         if found is not None:
             folder, name = self._parent_of(path)
             del folder.entries[name]
-            self.give_back(_bytes_in(found))
+            self.give_back(bytes_in(found))
 
     def sync_directory(self, path: str) -> None:
         self.block("sync_directory", path)
         self.before("sync_directory", path)
-        if not isinstance(self._find(path), _Folder):
+        if not isinstance(self._find(path), Folder):
             raise DiskFailedError(f"syncing {path!r} failed: No such file or directory (errno 2)")
         self._make_firm(path)
 
     def free_bytes(self) -> int:
         return sys.maxsize if self.space_left is None else self.space_left
 
+    def fingerprint(self, path: str) -> int:
+        found = self._find(path)
+        return 0 if found is None else found.inode
+
     def lock(self) -> MemoryLock | None:
         if self._lock is not None and self._lock.held:
             return None
         self._lock = MemoryLock()
         return self._lock
-
-    def fingerprint(self, path: str) -> int:
-        found = self._find(path)
-        return 0 if found is None else found.inode
 
     # ------------------------------------------------------------------ faults
 
@@ -319,10 +241,14 @@ class FaultyFiles:
         self._faults.append(_Fault(operation, nth, path, repeat))
 
     def heal(self) -> None:
-        """Forget all faults that have not struck yet; give space back."""
+        """Forget all faults that have not struck yet; give space and files back; reads tell the truth."""
         self._faults.clear()
         self.space_left = None
         self._cut_at = None
+        self.files_ran_out = False
+        self.unreadable = None
+        for content in contents_in(self._root):
+            content.lies.clear()
 
     def cut_power_at(self, operation_number: int) -> None:
         """Raise `PowerCutError` in the middle of the operation with this number (see `operations`)."""
@@ -332,6 +258,34 @@ class FaultyFiles:
         """Turn one bit of a file, as a bad disk does."""
         content = self._content_at(path)
         content.current[bit // 8] ^= 1 << bit % 8
+
+    def lie(self, path: str, bit: int) -> None:
+        """Let reads show one bit of a file turned, until `heal`."""
+        self._content_at(path).lies[bit // 8] = 1 << bit % 8
+
+    def erase(self, path: str) -> None:
+        """Lose a file or a whole folder for good, past all faults."""
+        folder, name = self._parent_of(path)
+        folder.entries.pop(name, None)
+        folder.firm.pop(name, None)
+
+    def put(self, path: str, source: FaultyFiles | None) -> None:
+        """Put `source`'s copy of a file or directory in the place of ours; without a source, take ours away."""
+        if source is None:
+            self.erase(path)
+        else:
+            self.put_back(path, source)
+
+    def put_back(self, path: str, source: FaultyFiles, source_path: str | None = None, *, moved: bool = False) -> None:
+        """Put a copy of what another tree has (at `path`, unless said otherwise) in the place of what is here.
+
+        Durable at once; nothing if the other tree has nothing there. `moved`: it is no copy, but the thing itself.
+        """
+        found = source._find(source_path or path)
+        self.erase(path)
+        if found is not None:
+            folder, name = self._parent_of(path)
+            folder.entries[name] = folder.firm[name] = copy_of(found, anew=not moved)
 
     def overwrite(self, path: str, content: bytes) -> None:
         """Put other bytes in the place of a file, durable at once."""
@@ -345,7 +299,7 @@ class FaultyFiles:
 
     def paths(self) -> list[str]:
         """Every file, sorted."""
-        return sorted(_walk(self._root, ""))
+        return sorted(walk(self._root, ""))
 
     def power_cut(self, rng: Random) -> FaultyFiles:
         """The disk as it is found after the power came back."""
@@ -361,20 +315,14 @@ class FaultyFiles:
         after._root = self._root
         return after
 
-    def copy(self) -> FaultyFiles:
-        """An independent tree with the same bytes, all durable and without faults: a template for many trials."""
-        after = FaultyFiles()
-        after._root = _copy(self._root)
-        return after
+    def copy(self, *, anew: bool = False) -> FaultyFiles:
+        """An independent tree with the same bytes, all durable and without faults: a template for many trials.
 
-    def put(self, path: str, source: FaultyFiles | None) -> None:
-        """Put `source`'s copy of a file or directory in the place of ours; without a source, take ours away."""
-        folder, name = self._parent_of(path)
-        folder.entries.pop(name, None)
-        if source is not None and (found := source._find(path)) is not None:
-            holder = _copy(_Folder({name: found}), anew=True)
-            folder.entries[name] = holder.entries[name]
-        self._make_firm(path.rpartition("/")[0])
+        `anew`: as file by file, with inodes of their own; otherwise as a disk's image.
+        """
+        after = FaultyFiles()
+        after._root = folder_copy(self._root, anew=anew)
+        return after
 
     # ------------------------------------------------------------------ for FaultyFile
 
@@ -384,6 +332,10 @@ class FaultyFiles:
 
     def before(self, operation: Operation, path: str) -> None:
         self.must_have_power()
+        if operation == "read":
+            self.must_be_readable(path)
+        if self.files_ran_out and operation in ("open", "store", "sync_directory"):
+            raise StorageError(f"{operation} of {path!r} failed: Too many open files (errno 24)")
         if operation != "read":
             if self._cut_at == self.operations:
                 self._dead = True
@@ -396,6 +348,10 @@ class FaultyFiles:
                     if not fault.repeat:
                         self._faults.remove(fault)
                     raise DiskFailedError(f"{operation} of {path!r} failed: Input/output error (errno 5)")
+
+    def must_be_readable(self, path: str) -> None:
+        if self.unreadable is not None and path.startswith(self.unreadable):
+            raise DiskFailedError(f"reading {path!r} failed: Input/output error (errno 5)")
 
     def block(self, operation: str, path: str) -> None:
         if self.on_block is not None:
@@ -416,29 +372,29 @@ class FaultyFiles:
 
     # ------------------------------------------------------------------ the tree
 
-    def _find(self, path: str) -> _Content | _Folder | None:
+    def _find(self, path: str) -> Content | Folder | None:
         if path:
             check_path(path)
-        found: _Content | _Folder | None = self._root
+        found: Content | Folder | None = self._root
         for name in path.split("/") if path else ():
-            if not isinstance(found, _Folder):
+            if not isinstance(found, Folder):
                 return None
             found = found.entries.get(name)
         return found
 
-    def _content_at(self, path: str) -> _Content:
+    def _content_at(self, path: str) -> Content:
         found = self._find(path)
-        if not isinstance(found, _Content):
+        if not isinstance(found, Content):
             raise FileNotFoundError(path)
         return found
 
-    def _parent_of(self, path: str) -> tuple[_Folder, str]:
+    def _parent_of(self, path: str) -> tuple[Folder, str]:
         """The folder that holds the last name; it is made if need be."""
         *parents, name = path.split("/")
         folder = self._root
         for parent in parents:
-            child = folder.entries.setdefault(parent, _Folder())
-            if not isinstance(child, _Folder):
+            child = folder.entries.setdefault(parent, Folder())
+            if not isinstance(child, Folder):
                 raise DiskFailedError(f"making {path!r} failed: {parent!r} is a file")
             folder = child
         return folder, name
@@ -446,38 +402,12 @@ class FaultyFiles:
     def _make_firm(self, path: str) -> None:
         """The names in a directory become durable, and the directory's own name with them."""
         found = self._find(path)
-        if isinstance(found, _Folder):
+        if isinstance(found, Folder):
             found.firm = dict(found.entries)
         folder = self._root
         for name in path.split("/") if path else ():
             child = folder.entries.get(name)
-            if not isinstance(child, _Folder):
+            if not isinstance(child, Folder):
                 return
             folder.firm[name] = child
             folder = child
-
-
-def _walk(folder: _Folder, prefix: str) -> list[str]:
-    found: list[str] = []
-    for name, node in folder.entries.items():
-        found += _walk(node, f"{prefix}{name}/") if isinstance(node, _Folder) else [prefix + name]
-    return found
-
-
-def _bytes_in(node: _Content | _Folder) -> int:
-    if isinstance(node, _Folder):
-        return sum(map(_bytes_in, node.entries.values()))
-    return len(node.current)
-
-
-def _copy(folder: _Folder, *, anew: bool = False) -> _Folder:
-    """`anew`: as a copy of the same disk, which has inodes of its own."""
-    after = _Folder() if anew else _Folder(inode=folder.inode)
-    for name, node in folder.entries.items():
-        if isinstance(node, _Folder):
-            after.entries[name] = _copy(node, anew=anew)
-        else:
-            fresh = after.entries[name] = _Content(bytearray(node.current), len(node.current))
-            fresh.inode = fresh.inode if anew else node.inode
-    after.firm = dict(after.entries)
-    return after

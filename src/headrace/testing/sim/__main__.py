@@ -5,8 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 
+from headrace.testing.sim.programs import KINDS
 from headrace.testing.sim.run import JOBS, campaign, nodes_of, simulate
 from headrace.testing.sim.variants import VARIANTS
+
+
+def _programs(text: str) -> tuple[str, ...]:
+    names = tuple(KINDS) if text == "all" else tuple(text.split(","))
+    unknown = [name for name in names if name not in KINDS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(KINDS)}")
+    return names
 
 
 def main() -> int:
@@ -21,15 +30,18 @@ def main() -> int:
     parser.add_argument(
         "--plain", action="store_true", help="replay without what later histories have beyond the first"
     )
+    parser.add_argument(
+        "--faults", type=_programs, default=(), help=f"beside the usual ones: {','.join(KINDS)}, or all"
+    )
     parser.add_argument("--variant", choices=sorted(VARIANTS), help="break the broker on purpose")
     given = parser.parse_args()
     if given.seed is not None:
-        how = {"trace": True, "faults": not given.calm, "plain": given.plain}
+        how = {"trace": True, "faults": not given.calm, "plain": given.plain, "programs": given.faults}
         report = simulate(given.seed, nodes=given.nodes or nodes_of(given.seed), variant=given.variant, **how)
         print(f"seed {report.seed} holds: {report.turns} turns, {report.virtual_s:.1f} s, digest {report.digest}")
         return 0
     seeds = range(given.first, given.first + given.seeds)
-    how_many = {"nodes": given.nodes, "jobs": given.jobs}
+    how_many = {"nodes": given.nodes, "jobs": given.jobs, "programs": given.faults}
     return 1 if campaign(seeds, variant=given.variant, keep_going=given.keep_going, **how_many) else 0
 
 

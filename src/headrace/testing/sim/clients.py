@@ -19,6 +19,7 @@ from headrace.core.errors import ErrorCode, ProtocolError
 from headrace.core.ports import Address
 from headrace.testing.peer import frame, header
 from headrace.testing.sim.network import SimNetwork
+from headrace.wire import batch
 from headrace.wire.frames import FrameSplitter
 from headrace.wire.headers import response_header
 from headrace.wire.messages import decode_response, encode_request
@@ -249,6 +250,19 @@ class Client:
         self, partition: Partition, batches: Sequence[bytes], *, transactional_id: str | None = None, version: int = 12
     ) -> list[tuple[ErrorCode, int] | Unknown]:
         """Batches that leave one behind the other; error and base offset of each. Raises Unknown if none has left."""
+        where = await self.leader(partition)
+        return await self.produce_at(where, partition, batches, transactional_id=transactional_id, version=version)
+
+    async def produce_at(
+        self,
+        where: Address,
+        partition: Partition,
+        batches: Sequence[bytes],
+        *,
+        transactional_id: str | None = None,
+        version: int = 12,
+    ) -> list[tuple[ErrorCode, int] | Unknown]:
+        """The same, at a node that is said to lead."""
         topic, index = partition
         requests = [
             {
@@ -260,7 +274,7 @@ class Client:
             for batch in batches
         ]
         outcomes: list[tuple[ErrorCode, int] | Unknown] = []
-        for answer in await self.call_in_order(await self.leader(partition), (0, version), requests):
+        for answer in await self.call_in_order(where, (0, version), requests):
             if isinstance(answer, Unknown):
                 outcomes.append(answer)
                 continue
@@ -288,7 +302,15 @@ class Client:
         [[row]] = [one.partitions for one in answer.responses]
         if row.error_code in MOVED:
             self.moved(partition)
+        verify(row.records or b"", partition, offset)
         return row
+
+
+def verify(content: bytes, partition: Partition, offset: int) -> None:
+    """As careful clients do: what was damaged on the way from the disk is never taken. Raises AssertionError."""
+    for each in batch.headers(content):
+        if not batch.crc_matches(content, each):
+            raise AssertionError(f"{partition} at {offset}: a damaged batch was delivered ({each})")
 
 
 def _decode(api: tuple[int, int], content: bytes) -> Any:

@@ -69,7 +69,9 @@ class History:
     # -- readers
 
     def read(self, partition: Partition, offset: int, value: bytes | None, *, by: str) -> None:
-        """A record was seen at a place: it must be the same for everybody and for ever."""
+        """A record was seen at a place: it must be one that was sent, the same for everybody and for ever."""
+        if value is not None and value not in self.sent:
+            raise Violation(f"{by} found {value!r} at {partition} {offset}, which nobody has sent")
         before = self.seen.setdefault((partition, offset), value)
         if before != value:
             raise Violation(f"{by} found {value!r} at {partition} {offset}, where {before!r} was before")

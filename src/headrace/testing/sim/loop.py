@@ -6,6 +6,7 @@ Rules:
 - Whatever runs belongs to an `Owner`, the process that it would be part of: callbacks and tasks inherit it through
   their context. An owner can be paused (nothing of it runs, and nothing is lost) and killed (nothing of it ever runs
   again, not even its `finally`).
+- A callback takes no time unless it says so (`spend`); then its owner is busy, as a process with one thread is.
 - What the dead leave behind is kept until the loop is closed: a garbage collector must not run code of theirs.
 """
 
@@ -34,8 +35,9 @@ class Owner:
         self.name = name
         self.alive = True
         self.paused = False
-        self.held: list[Turn] = []
+        self.held: list[events.Handle] = []
         self.tasks: dict[asyncio.Task[Any], None] = {}
+        self.busy_until = 0.0  # its processor is at work: nothing else of it runs before
         self.context = copy_context()
         self.context.run(OWNER.set, self)
 
@@ -63,8 +65,9 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def __init__(self) -> None:
         self._now = 0.0
+        self._spent_s = 0.0  # by the callback that runs
         self._ready: deque[events.Handle] = deque()
-        self._timers: list[tuple[float, int, Timer]] = []
+        self._timers: list[tuple[float, int, events.Handle]] = []
         self._count = 0
         self._running = False
         self._stopping = False
@@ -76,7 +79,11 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -- time and turns
 
     def time(self) -> float:
-        return self._now
+        return self._now + self._spent_s
+
+    def spend(self, seconds: float) -> None:
+        """Let the callback that runs take so long: what is ready of its owner waits for it, all others go on."""
+        self._spent_s += seconds
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -93,7 +100,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> events.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -130,8 +137,16 @@ class SimLoop(asyncio.AbstractEventLoop):
                 if owner.paused:
                     owner.held.append(handle)
                     continue
+                if owner.busy_until > self._now:
+                    self._count += 1
+                    heapq.heappush(timers, (owner.busy_until, self._count, handle))
+                    continue
             self.turns += 1
             handle._run()
+            if self._spent_s:
+                if owner is not None:
+                    owner.busy_until = self.time()
+                self._spent_s = 0.0
             if self._stopping:
                 break
 

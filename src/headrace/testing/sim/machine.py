@@ -56,6 +56,7 @@ class Machine:
         self.lives = 0
         self.boots = 0  # times that its system has gone down
         self.disk_is_bad = False
+        self.on_refusal: Callable[[Machine], None] | None = None  # it may refuse to start; this is told then
 
     @property
     def address(self) -> Address:
@@ -112,7 +113,9 @@ class Machine:
                 return
             self.starting = None
             error = None if done.cancelled() else done.exception()
-            if error is not None:
+            if error is None:
+                self.on_refusal = None
+            else:
                 self.kill()
                 if isinstance(error, StorageError | ConfigError):
                     failed(error)
@@ -162,7 +165,12 @@ class Machine:
 
     @property
     def disk_fails(self) -> bool:
-        return self.disk_is_bad or self.files.space_left is not None
+        return self.disk_is_bad or self.files.space_left is not None or self.files.files_ran_out
+
+    @property
+    def may_complain(self) -> bool:
+        """Whether there is a reason for its last words."""
+        return self.disk_fails or self.retiring or self.on_refusal is not None
 
     def lose_power(self) -> None:
         """What was not synced is lost, or comes back as rubbish."""

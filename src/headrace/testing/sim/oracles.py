@@ -10,7 +10,7 @@ from headrace.testing.sim.admin import CONFIG
 from headrace.testing.sim.consumers import read_all
 from headrace.testing.sim.history import Violation
 from headrace.testing.sim.loop import Owner
-from headrace.wire import batch
+from headrace.testing.sim.program import batches
 
 if TYPE_CHECKING:
     from headrace.broker.image import PartitionRecord
@@ -32,6 +32,7 @@ class Finale:
         await self._finish_clients()
         await self._read_everything()
         await Replicas(self._world).check()
+        await self._world.programs.check()
 
     async def _progress(self) -> None:
         """Everybody who works must get something done that was begun after the healing."""
@@ -52,6 +53,7 @@ class Finale:
             producer.running = False
         for transactor in world.transactors:
             transactor.running = False
+        world.programs.finish()
         await world.until("producers to finish", lambda: not any(each.pending for each in world.producers), 30)
         await world.until("transactions to finish", lambda: not any(each.busy for each in world.transactors), 30)
         ends = {each: await self._end_of(each) for each in world.partitions}
@@ -189,24 +191,11 @@ class Replicas:
             self._world.keeper.check(logs)
             return
         begin = max(log.start_offset for log in logs.values())
-        seen = {node: _batches(log, begin) for node, log in logs.items()}
+        seen = {node: batches(log, begin) for node, log in logs.items()}
         first, *others = seen.items()
-        for node, batches in others:
-            if batches != first[1]:
-                parts = next((pair for pair in zip(first[1], batches, strict=False) if pair[0] != pair[1]), None)
+        for node, found in others:
+            if found != first[1]:
+                parts = next((pair for pair in zip(first[1], found, strict=False) if pair[0] != pair[1]), None)
                 raise Violation(
                     f"nodes {first[0]} and {node} have different logs of {record.topic}-{record.index}: {parts}"
                 )
-
-
-def _batches(log: Log, begin: int) -> list[tuple[int, ...]]:
-    """What a log holds from an offset on, batch by batch."""
-    found: list[tuple[int, ...]] = []
-    offset = begin
-    while (span := log.locate(offset, 1 << 20, log.end_offset)) is not None:
-        data = span.read()
-        found += [
-            (each.base_offset, each.last_offset_delta, each.leader_epoch, each.crc) for each in batch.headers(data)
-        ]
-        offset = span.next_offset
-    return [each for each in found if each[0] >= begin]

@@ -14,7 +14,7 @@ from typing import Final
 from uuid import UUID
 
 from headrace.core.errors import ErrorCode
-from headrace.testing.sim.clients import CREATE_TOPICS, LATER, METADATA, MOVED, Client, Unknown
+from headrace.testing.sim.clients import CREATE_TOPICS, LATER, METADATA, MOVED, Client, Unknown, verify
 from headrace.testing.sim.history import History, Violation
 from headrace.wire import batch
 
@@ -184,6 +184,7 @@ class Phoenix:
             self._reader.moved(PLACE)
 
     def _take(self, life: Life, content: bytes) -> None:
+        verify(content, PLACE, life.position)
         for header in batch.headers(content):
             for record in batch.records(content, header):
                 life.saw(record.offset, record.value or b"-1")

@@ -8,13 +8,14 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing.pool import Pool
 from types import FrameType
 from typing import Final, NamedTuple, TextIO
 
+from headrace.testing.sim.variants import VARIANTS
 from headrace.testing.sim.world import Options, Report, World
 
 NODES: Final = (1, 3, 3, 1, 5, 3, 1, 3, 3, 1)  # of a history whose seed has this last digit
@@ -35,10 +36,13 @@ def simulate(
     variant: str | None = None,
     rot: bool | None = None,
     plain: bool = False,
+    programs: Sequence[str] = (),
 ) -> Report:
     """One history. Raises what it finds."""
     rot = variant == "truncate on bad CRC" if rot is None else rot
-    return World(Options(seed, nodes, trace=trace, faults=faults, variant=variant, rot=rot, plain=plain)).run()
+    programs = tuple(programs) or (VARIANTS[variant].programs if variant is not None else ())
+    given = Options(seed, nodes, trace=trace, faults=faults, variant=variant, rot=rot, plain=plain, programs=programs)
+    return World(given).run()
 
 
 def nodes_of(seed: int) -> int:
@@ -46,8 +50,11 @@ def nodes_of(seed: int) -> int:
     return NODES[seed % len(NODES)]
 
 
-def replay_command(seed: int, nodes: int, variant: str | None = None, *, plain: bool = False) -> str:
+def replay_command(
+    seed: int, nodes: int, variant: str | None = None, *, plain: bool = False, programs: Sequence[str] = ()
+) -> str:
     more = (f" --variant {variant!r}" if variant else "") + (" --plain" if plain else "")
+    more += f" --faults {','.join(programs)}" if programs else ""
     return f"python -m headrace.testing.sim --seed {seed} --nodes {nodes}{more}"
 
 
@@ -59,14 +66,14 @@ class Outcome(NamedTuple):
     fault: str  # and how to replay it; empty if all promises were kept
 
 
-def attempt(seed: int, nodes: int | None = None, variant: str | None = None) -> Outcome:
+def attempt(seed: int, nodes: int | None = None, variant: str | None = None, programs: Sequence[str] = ()) -> Outcome:
     count = nodes or nodes_of(seed)
     try:
         with _bounded():
-            return Outcome(seed, dict(simulate(seed, nodes=count, variant=variant).facts), "")
+            return Outcome(seed, dict(simulate(seed, nodes=count, variant=variant, programs=programs).facts), "")
     except (Exception, SpinningError) as error:
         where = traceback.format_exc(limit=-4)
-        replay = f"replay: {replay_command(seed, count, variant)}"
+        replay = f"replay: {replay_command(seed, count, variant, programs=programs)}"
         return Outcome(seed, {}, f"seed {seed}: {type(error).__name__}: {error}\n{where}{replay}")
 
 
@@ -84,6 +91,7 @@ def campaign(
     *,
     nodes: int | None = None,
     variant: str | None = None,
+    programs: Sequence[str] = (),
     out: TextIO = sys.stdout,
     keep_going: bool = False,
     jobs: int = 1,
@@ -95,7 +103,7 @@ def campaign(
     facts: dict[str, int] = {}
     with ExitStack() as stack:
         run = stack.enter_context(workers(jobs)).imap if jobs > 1 else map
-        for outcome in run(partial(attempt, nodes=nodes, variant=variant), seeds):
+        for outcome in run(partial(attempt, nodes=nodes, variant=variant, programs=programs), seeds):
             ran += 1
             for name, times in outcome.facts.items():
                 facts[name] = facts.get(name, 0) + times

@@ -34,6 +34,7 @@ class Variant:
     faults: tuple[str, ...] = ()
     flags: tuple[tuple[str, str], ...] = ()  # settings that help
     flush: str = "ack"
+    programs: tuple[str, ...] = ()  # classes of faults that bring it to light
 
 
 def _ack_before_save() -> list[tuple[Any, str, Any]]:

@@ -44,6 +44,10 @@ class Watch:
         self.newest_image: Image | None = None
         self._newest = -1
 
+    @property
+    def newest_index(self) -> int:
+        return self._newest
+
     @contextmanager
     def on(self) -> Iterator[None]:
         kept = (Consensus._stand, Controller.apply, Controller.restore, Partition.become_leader)
@@ -62,6 +66,7 @@ class Watch:
                 self._newest = entry.index
                 self._world.power.look(before)
                 self._compare(before, controller.image)
+                self._world.programs.look()
 
         def watched_restore(controller: Controller, snapshot: Any) -> None:
             restore(controller, snapshot)

@@ -22,6 +22,7 @@ from typing import Any, Final
 from headrace.broker.commands import Answer, Command
 from headrace.core.errors import ConfigError, ErrorCode, StorageError
 from headrace.core.ports import Address
+from headrace.testing.platter import number_inodes_anew
 from headrace.testing.sim import faults, latest, oracles
 from headrace.testing.sim.admin import Admin
 from headrace.testing.sim.clients import CREATE_TOPICS, LATER, Client, Partition, Unknown
@@ -36,6 +37,8 @@ from headrace.testing.sim.modern import ModernMember
 from headrace.testing.sim.network import Fabric, SimNetwork
 from headrace.testing.sim.power import Forfeit, Power
 from headrace.testing.sim.producers import Copier, IdempotentProducer, TransactionalProducer
+from headrace.testing.sim.program import Harm
+from headrace.testing.sim.programs import Programs
 from headrace.testing.sim.rebirth import Phoenix
 from headrace.testing.sim.variants import VARIANTS, broken
 from headrace.testing.sim.watch import Watch
@@ -60,6 +63,7 @@ class Options:
     simple: bool = False  # idempotent producers only, on topics of one replica
     replication: int | None = None  # factor of the topics; None: as many as there are nodes, 3 at most
     plain: bool = False  # only what the first histories had: every acknowledgement synced
+    programs: tuple[str, ...] = ()  # classes of faults beside the first ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,7 @@ class World:
     def __init__(self, options: Options) -> None:
         if not gc.get_freeze_count():
             gc.freeze()  # nobody needs to look at what was there before the first history
+        number_inodes_anew()
         self.options = options
         self.dice = Random(options.seed)
         self.loop = SimLoop()  # type: ignore[abstract]
@@ -92,6 +97,9 @@ class World:
         self.watch = Watch(self)
         self.clock = SimClock(self.loop.time)
         self.power = Power(self)
+        self.harm = Harm(self)
+        self.programs = Programs(self)
+        self.quiet = bool(options.programs) and self._stream("quiet").random() < 0.5  # nothing else goes wrong
         self.flush = self._draw_flush()
         self.extras = self._draw_extras()
         self.internal_partitions = self.dice.choice((1, 1, 2))
@@ -100,6 +108,8 @@ class World:
         if self.flush != "ack":
             self.min_insync = 2
             self.history.count(f"worlds with flush={self.flush}")
+        if options.programs and self.replication > 2:
+            self.min_insync = 2
         self.topics = {"orders": 2, "bills": 1}
         self.clients: list[Client] = []
         self.producers: list[IdempotentProducer] = []
@@ -118,7 +128,7 @@ class World:
         options = self.options
         if options.variant is not None:
             return VARIANTS[options.variant].flush
-        if options.plain or options.simple or options.rot or options.nodes < 3:
+        if options.plain or options.simple or options.rot or options.nodes < 3 or options.programs:
             return "ack"
         return self._stream("flush").choice(("ack", "ack", "ack", "ack", "os", "os", "interval"))
 
@@ -128,7 +138,8 @@ class World:
         if options.plain or options.simple or options.rot or options.variant is not None:
             return ()
         dice = self._stream("extras")
-        return tuple(each for each in EXTRAS if dice.random() < 0.25)
+        drawn = [each for each in EXTRAS if dice.random() < 0.25]
+        return tuple(each for each in EXTRAS if each in drawn or each in options.programs)
 
     def _machine(self, node_id: int) -> Machine:
         flags = {
@@ -147,6 +158,8 @@ class World:
             flags.update(NEW_PROTOCOL_FLAGS)
         if self.options.variant is not None:
             flags.update(VARIANTS[self.options.variant].flags)
+        if self.options.programs and self.options.nodes >= 3:
+            flags["broker.min_insync_replicas"] = "2"  # of the coordinators' topics, too
         if self.options.nodes > 1:
             if not near:
                 flags["cluster.secret"] = "between us"
@@ -212,7 +225,10 @@ class World:
         def failed(error: Exception) -> None:
             self.note(f"node {machine.node_id} does not start: {error}")
             is_unwanted = machine.retiring and isinstance(error, ConfigError)
-            if not machine.disk_fails and not is_unwanted:
+            if machine.on_refusal is not None:
+                self.history.count("starts refused")
+                machine.on_refusal(machine)
+            elif not machine.disk_fails and not is_unwanted:
                 self.fail(Violation(f"node {machine.node_id} does not start: {error!r}"))
 
         machine.start(failed)
@@ -231,7 +247,7 @@ class World:
         log.addHandler(watch)
         self.loop.set_exception_handler(lambda _, context: self._unhandled(context))
         try:
-            with self.watch.on(), broken(self.options.variant):
+            with self.watch.on(), self.programs.on(), broken(self.options.variant):
                 self.loop.run_until_complete(self._live())
             if isinstance(self.failure, Forfeit):
                 self.history.count("histories without a promise left")
@@ -282,13 +298,20 @@ class World:
         await self.until("the nodes to serve", lambda: all(each.is_serving for each in self.machines), 30)
         await self._create_topics()
         self._begin_clients()
-        if self.options.faults:
-            await faults.Trouble(self).run(self.options.seconds)
+        self.programs.begin()
+        if self.programs:
+            await asyncio.gather(self.programs.run(self.options.seconds), self._trouble())
         else:
-            await asyncio.sleep(self.options.seconds)
+            await self._trouble()
         self.note("heal")
         await self._heal()
         await oracles.Finale(self).run()
+
+    async def _trouble(self) -> None:
+        if self.options.faults and not self.quiet:
+            await faults.Trouble(self).run(self.options.seconds)
+        else:
+            await asyncio.sleep(self.options.seconds)
 
     async def _create_topics(self) -> None:
         admin = self.client("admin")
@@ -380,6 +403,7 @@ class World:
     async def _heal(self) -> None:
         for member in self.members:
             member.restless = False
+        self.programs.heal()
         self.fabric.heal_all()
         self.fabric.loss = self.fabric.doubling = 0.0
         self.fabric.delay_s = 0.0005
@@ -448,6 +472,6 @@ class _ErrorLog(logging.Handler):
             self._world.fail(error)
         if record.levelno >= logging.CRITICAL:
             owner = OWNER.get()
-            excused = any(each.owner is owner and (each.disk_fails or each.retiring) for each in self._world.machines)
+            excused = any(each.owner is owner and each.may_complain for each in self._world.machines)
             if not excused:
                 self._world.fail(Violation(f"{owner}: {record.getMessage()} {about}"))

@@ -1,0 +1,107 @@
+"""All programs, and those of one history.
+
+Rules:
+- Which faults a history has beside the first ones is said by name; its seed says the rest.
+- Some of these histories are quiet: nothing but their programs goes wrong. Then more can be asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from headrace.testing.sim import rebirth
+from headrace.testing.sim.bad_reads import BadReads
+from headrace.testing.sim.disk_loss import DirectoryLoss, FolderLoss, JournalLoss
+from headrace.testing.sim.floods import Floods
+from headrace.testing.sim.program import Program
+from headrace.testing.sim.shortages import FullDisks, NoMoreFiles
+
+if TYPE_CHECKING:
+    from uuid import UUID
+
+    from headrace.testing.sim.machine import Machine
+    from headrace.testing.sim.world import World
+
+
+class Rebirths(Program):
+    """The power goes just when a topic is deleted or made again."""
+
+    name = "rebirth"
+    every_s: ClassVar[float] = 0.02
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self._last: UUID | None = None
+
+    def strike(self) -> None:
+        world, dice = self._world, self._dice
+        image = world.watch.newest_image
+        topic = None if image is None else image.topics.get(rebirth.NAME)
+        topic_id = None if topic is None else topic.topic_id
+        if topic_id == self._last:
+            return
+        self._last = topic_id
+        if dice.random() < 0.5:
+            return
+        machines = world.machines if dice.random() < 0.3 else [dice.choice(world.machines)]
+        self._note("end with a topic's life", None if len(machines) > 1 else machines[0])
+        for machine in machines:
+            if machine.is_up and not machine.retiring:
+                self._later(0.3, lambda machine=machine: self._end(machine))  # type: ignore[misc]
+
+    def _end(self, machine: Machine) -> None:
+        if machine.is_up and not self._over:
+            self._end_process(machine)
+            self._restart(machine)
+
+
+KINDS: Final[dict[str, type[Program]]] = {
+    each.name: each
+    for each in (FolderLoss, DirectoryLoss, JournalLoss, BadReads, FullDisks, NoMoreFiles, Floods, Rebirths)
+}
+
+
+class Programs:
+    """Those of one history; none, in most."""
+
+    def __init__(self, world: World) -> None:
+        self._all = [KINDS[name](world) for name in world.options.programs]
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for each in self._all:
+                if isinstance(each, Floods):
+                    stack.enter_context(each.on())
+            yield
+
+    def begin(self) -> None:
+        for each in self._all:
+            each.begin()
+
+    async def run(self, seconds: float) -> None:
+        await asyncio.gather(*(each.run(seconds) for each in self._all))
+
+    def look(self) -> None:
+        """There is a new image."""
+        for each in self._all:
+            if isinstance(each, BadReads):
+                each.look()
+
+    def heal(self) -> None:
+        for each in self._all:
+            each.heal()
+
+    def finish(self) -> None:
+        for each in self._all:
+            each.finish()
+
+    async def check(self) -> None:
+        for each in self._all:
+            await each.check()
