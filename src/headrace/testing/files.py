@@ -73,7 +73,7 @@ class FaultyFile:
 
     def read_now(self, position: int, length: int) -> bytes | None:
         self._must_be_open()
-        if self._tree.cold and position < self._size:
+        if (self._tree.cold or self._content.evicted) and position < self._size:
             return None
         self._tree.must_be_readable(self._path)
         return self._slice(position, length)
@@ -82,6 +82,7 @@ class FaultyFile:
         self._must_be_open()
         self._tree.block("read", self._path)
         self._tree.before("read", self._path)
+        self._content.evicted = False
         return self._slice(position, length)
 
     def sync(self) -> None:
@@ -258,6 +259,10 @@ class FaultyFiles:
         """Turn one bit of a file, as a bad disk does."""
         content = self._content_at(path)
         content.current[bit // 8] ^= 1 << bit % 8
+
+    def evict(self, path: str) -> None:
+        """Drop a file's pages from the page cache: the next one who wants them waits for the disk."""
+        self._content_at(path).evicted = True
 
     def lie(self, path: str, bit: int) -> None:
         """Let reads show one bit of a file turned, until `heal`."""

@@ -50,7 +50,7 @@ class BadReads(Program):
         if not places:
             return
         place = dice.choice(places)
-        machine.files.cold = dice.random() < 0.5  # else the page cache has it
+        machine.files.cold = dice.random() < 0.5  # else the page cache has what was read before
         kind = dice.choice(("fail", "fail all", "lie", "turn"))
         if kind in ("fail", "fail all"):
             self._fail(machine, place, f"{folder_of(place)}/" if kind == "fail" else "topics/")
@@ -86,6 +86,7 @@ class BadReads(Program):
             path = self._dice.choice(logs)
             bit = self._dice.randrange(8 * len(files.peek(path)) * 2 // 3)
             (files.flip if for_good else files.lie)(path, bit)
+            files.evict(path)  # while its pages are in memory, nobody sees what became of the disk
 
     async def _read_all(self, place: Place) -> None:
         """Nothing else is wrong: everything can be read, from whoever leads by then."""

@@ -122,16 +122,17 @@ class FolderLoss(Program):
         machine.files.erase(folder_of(place))
         return folder_of(place)
 
-    def _some_file(self, machine: Machine, place: Place, *, small: bool = True) -> str | None:
+    def _some_file(self, machine: Machine, place: Place, *, small: bool = True, whole_logs: bool = False) -> str | None:
         """Small files, mostly: there are more kinds of them than there are logs."""
         paths = files_in(machine.files, folder_of(place))
         logs = [path for path in paths if path.endswith(".log")]
+        logs = logs if whole_logs or len(self._world.machines) > 1 else []  # nobody else could tell damage from tearing
         others = [path for path in paths if not path.endswith(".log")]
         chosen = logs if not others or (logs and not small) else others
         return self._dice.choice(chosen) if chosen else None
 
     def _lose_file(self, machine: Machine, place: Place) -> str | None:
-        path = self._some_file(machine, place, small=self._dice.random() < 0.8)
+        path = self._some_file(machine, place, small=self._dice.random() < 0.8, whole_logs=True)
         if path is not None:
             machine.files.erase(path)
         return path

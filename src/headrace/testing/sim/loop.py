@@ -204,7 +204,7 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     def close(self) -> None:
         self._closed = True
-        for handle in self._ready:
+        for handle in (*self._ready, *(handle for *_, handle in sorted(self._timers))):
             _drop(handle)
         self._ready.clear()
         self._timers.clear()

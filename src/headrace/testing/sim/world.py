@@ -351,6 +351,7 @@ class World:
         host = f"127.0.9.{len(self.clients) + 1}"
         seeds: list[Address] = [machine.address for machine in self.machines]
         client = Client(name, SimNetwork(self.fabric, host), seeds, self._stream(name))
+        client.disks_lie = "reads" in self.options.programs or "folders" in self.options.programs
         self.clients.append(client)
         return client
 
