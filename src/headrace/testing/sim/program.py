@@ -56,6 +56,9 @@ class Program:
     def strike(self) -> None:
         """Let something go wrong."""
 
+    def look(self) -> None:
+        """There is a new image. Called in the middle of a node's work: look, and act later."""
+
     def heal(self) -> None:
         """The safety phase is over: nothing is wrong any more."""
         self._over = True
@@ -67,7 +70,8 @@ class Program:
         """In the end, when all replicas are in sync. Raises Violation."""
 
     def _later(self, most_seconds: float, undo: Callable[[], None]) -> None:
-        self._world.loop.call_later(self._dice.uniform(0.05, most_seconds), undo)
+        # As the world, whoever's context this is called in: it must happen even if that process dies.
+        self._world.later(self._dice.uniform(0.05, most_seconds), undo)
 
     def _note(self, text: str, machine: Machine | None = None) -> None:
         where = "" if machine is None else f" node {machine.node_id}"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, ClassVar, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from headrace.testing.sim import rebirth
 from headrace.testing.sim.bad_reads import BadReads
@@ -27,34 +28,43 @@ if TYPE_CHECKING:
 
 
 class Rebirths(Program):
-    """The power goes just when a topic is deleted or made again."""
+    """Machines go down just when a topic is deleted or made again, and come back in its next life."""
 
     name = "rebirth"
-    every_s: ClassVar[float] = 0.02
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._last: UUID | None = None
+        self._down: list[Machine] = []  # until the next life
 
-    def strike(self) -> None:
+    def look(self) -> None:
+        """There is a new image; most nodes have not heard of it yet."""
         world, dice = self._world, self._dice
         image = world.watch.newest_image
         topic = None if image is None else image.topics.get(rebirth.NAME)
         topic_id = None if topic is None else topic.topic_id
-        if topic_id == self._last:
+        if topic_id == self._last or self._over:
             return
         self._last = topic_id
-        if dice.random() < 0.5:
+        if topic_id is not None:
+            for machine in self._down:
+                self._restart(machine)
+            self._down = []
+        if dice.random() < 0.4:
             return
-        machines = world.machines if dice.random() < 0.3 else [dice.choice(world.machines)]
-        self._note("end with a topic's life", None if len(machines) > 1 else machines[0])
+        machines = world.machines if dice.random() < 0.2 else [dice.choice(world.machines)]
         for machine in machines:
-            if machine.is_up and not machine.retiring:
-                self._later(0.3, lambda machine=machine: self._end(machine))  # type: ignore[misc]
+            if machine.is_up and not machine.retiring and not self._down:
+                self._later(dice.choice((0.05, 0.3)), partial(self._end, machine, waits=len(machines) == 1))
 
-    def _end(self, machine: Machine) -> None:
-        if machine.is_up and not self._over:
-            self._end_process(machine)
+    def _end(self, machine: Machine, *, waits: bool) -> None:
+        if not machine.is_up or self._over:
+            return
+        self._note("down in a topic's life", machine)
+        self._end_process(machine)
+        if waits and self._last is None and len(self._world.machines) > 1:
+            self._down.append(machine)
+        else:
             self._restart(machine)
 
 
@@ -91,8 +101,7 @@ class Programs:
     def look(self) -> None:
         """There is a new image."""
         for each in self._all:
-            if isinstance(each, BadReads):
-                each.look()
+            each.look()
 
     def heal(self) -> None:
         for each in self._all:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.core.errors import ErrorCode
@@ -169,14 +170,14 @@ class NoMoreFiles(Program):
         self._client = self._world.client("fay")
 
     def strike(self) -> None:
-        dice, loop = self._dice, self._world.loop
+        dice = self._dice
         everywhere = dice.random() < 0.3
         chosen = self._world.machines if everywhere else [dice.choice(self._world.machines)]
         self._note("no more files", None if everywhere else chosen[0])
         for machine in chosen:
             files = machine.files
             files.files_ran_out = True
-            loop.call_later(dice.uniform(0.2, 2.5), setattr, files, "files_ran_out", False)
+            self._later(2.5, partial(setattr, files, "files_ran_out", False))
         if len(self._made) < 3:
             name = f"late-{len(self._made)}"
             self._made.append(name)

@@ -17,12 +17,16 @@ from headrace.broker.configs import Configs
 from headrace.broker.group_shard import GroupShard
 from headrace.broker.partition import Partition
 from headrace.broker.quorum import Consensus
+from headrace.broker.refusals import Refusals
+from headrace.core.errors import ApiError, ErrorCode
+from headrace.gateways.kafka.connection import Connection
 from headrace.isr import election
 from headrace.isr.leader import LeaderReplicas
 from headrace.raft.role import Role
-from headrace.storage import recovery
+from headrace.storage import cutting, recovery
 from headrace.storage.log import Log
 from headrace.storage.producers import Producers
+from headrace.storage.span import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,32 @@ def _elects_who_lost_unsynced_bytes() -> list[tuple[Any, str, Any]]:
     return [(Configs, "synced", lambda *_: True)]
 
 
+def _reads_unchecked() -> list[tuple[Any, str, Any]]:
+    return [(Span, "_check", lambda *_: None)]
+
+
+def _takes_what_follows_a_refused_batch() -> list[tuple[Any, str, Any]]:
+    check = Producers.check
+
+    def check_without_gaps(producers: Producers, header: Any) -> Any:
+        try:
+            return check(producers, header)
+        except ApiError as error:
+            if error.code == ErrorCode.out_of_order_sequence_number:
+                return None
+            raise
+
+    return [(Producers, "check", check_without_gaps), (Refusals, "check", lambda *_, **__: None)]
+
+
+def _answers_without_end() -> list[tuple[Any, str, Any]]:
+    return [(Connection, "_has_room", lambda *_: True)]
+
+
+def _adopts_the_log_of_a_former_life() -> list[tuple[Any, str, Any]]:
+    return [(cutting, "owner", lambda *_: None)]
+
+
 VARIANTS: Final[dict[str, Variant]] = {
     "ack before save": Variant(1, _ack_before_save, ("lose_power", "slow_disk")),
     "no dedup restore": Variant(1, _no_dedup_restore, ("kill", "lose_power")),
@@ -173,6 +203,10 @@ VARIANTS: Final[dict[str, Variant]] = {
     "elects who lost unsynced bytes": Variant(
         3, _elects_who_lost_unsynced_bytes, ("lose_power", "kill", "terminate"), flush="os"
     ),
+    "reads are not checked": Variant(3, _reads_unchecked, programs=("reads",)),
+    "takes what follows a refused batch": Variant(1, _takes_what_follows_a_refused_batch, programs=("full",)),
+    "answers without end": Variant(1, _answers_without_end, programs=("floods",)),
+    "adopts the log of a former life": Variant(3, _adopts_the_log_of_a_former_life, programs=("rebirth",)),
 }
 
 

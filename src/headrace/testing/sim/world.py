@@ -135,10 +135,10 @@ class World:
     def _draw_extras(self) -> tuple[str, ...]:
         """What later histories have beyond the first, some of it each."""
         options = self.options
-        if options.plain or options.simple or options.rot or options.variant is not None:
-            return ()
         dice = self._stream("extras")
         drawn = [each for each in EXTRAS if dice.random() < 0.25]
+        if options.plain or options.simple or options.rot or options.variant is not None:
+            drawn = []
         return tuple(each for each in EXTRAS if each in drawn or each in options.programs)
 
     def _machine(self, node_id: int) -> Machine:
@@ -204,6 +204,10 @@ class World:
     def background(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run a part of the world itself."""
         self.spawn(self._own, work)
+
+    def later(self, seconds: float, work: Callable[[], None]) -> None:
+        """Do something as the world itself."""
+        self.loop.call_later(seconds, work, context=self._own.context)
 
     @property
     def is_busy(self) -> bool:
