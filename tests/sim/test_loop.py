@@ -129,3 +129,23 @@ def test_a_task_that_never_begins_is_no_coroutine_that_was_forgotten(end: str, m
         loop.forget_the_dead()
         gc.collect()
     assert seen == []
+
+
+def test_who_is_busy_keeps_its_own_waiting_and_nobody_else() -> None:
+    loop = SimLoop()
+    seen: list[tuple[str, float]] = []
+    busy, other = Owner("busy"), Owner("other")
+
+    def work() -> None:
+        loop.spend(0.5)
+        seen.append(("work", loop.time()))
+
+    async def main() -> None:
+        busy.context.run(loop.call_later, 1.0, work)
+        other.context.run(loop.call_later, 1.0, lambda: seen.append(("other", loop.time())))
+        busy.context.run(loop.call_later, 1.1, lambda: seen.append(("late", loop.time())))
+        busy.context.run(loop.call_later, 1.2, lambda: seen.append(("later", loop.time())))
+        await asyncio.sleep(3)
+
+    run(main(), loop)
+    assert seen == [("work", 1.5), ("other", 1.0), ("late", 1.5), ("later", 1.5)]

@@ -24,6 +24,10 @@ SHOWS = {
     "high watermark from the leader alone": 0,
     "unclean election": 2,
     "elects who lost unsynced bytes": 4,
+    "reads are not checked": 1,
+    "takes what follows a refused batch": 0,
+    "answers without end": 0,
+    "adopts the log of a former life": 13,
 }
 ALONE = [name for name, variant in VARIANTS.items() if variant.nodes == 1]
 TOGETHER = [name for name, variant in VARIANTS.items() if variant.nodes > 1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.core.errors import DiskFailedError, DiskFullError
+from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
 from headrace.testing.files import FaultyFiles, PowerCutError
 
 
@@ -179,3 +179,69 @@ def test_after_any_history_the_synced_prefix_survives(seed: int, history: list[s
     after = files.power_cut(rng).load("f")
     assert after is not None
     assert after.startswith(firm)
+
+
+def firm_file() -> FaultyFiles:
+    files = half_synced()
+    files.open("a/f").sync()
+    return files
+
+
+def test_a_lie_is_shown_to_readers_until_the_disk_is_healed() -> None:
+    files = firm_file()
+    files.lie("a/f", 8)
+    file = files.open("a/f")
+    assert file.read(0, 8) == b"fhrmsoft"
+    assert file.read_now(1, 1) == b"h"
+    assert files.load("a/f") == b"fhrmsoft"
+    assert files.peek("a/f") == b"firmsoft"
+    files.heal()
+    assert file.read(0, 8) == b"firmsoft"
+
+
+def test_what_was_evicted_is_waited_for_once() -> None:
+    files = firm_file()
+    files.evict("a/f")
+    file = files.open("a/f")
+    assert file.read_now(0, 4) is None
+    assert file.read(0, 4) == b"firm"
+    assert file.read_now(0, 4) == b"firm"
+
+
+def test_reads_fail_below_a_folder_and_nowhere_else() -> None:
+    files = firm_file()
+    files.store("b", b"other")
+    file = files.open("a/f")
+    files.unreadable = "a/"
+    for read in (lambda: file.read(0, 4), lambda: file.read_now(0, 4), lambda: files.load("a/f")):
+        with pytest.raises(DiskFailedError):
+            read()
+    assert files.load("b") == b"other"
+    files.heal()
+    assert file.read(0, 4) == b"firm"
+
+
+def test_without_files_to_spare_nothing_opens_and_what_is_open_goes_on() -> None:
+    files = firm_file()
+    file = files.open("a/f")
+    files.files_ran_out = True
+    for attempt in (lambda: files.open("a/f"), lambda: files.store("b", b""), lambda: files.load("a/f")):
+        with pytest.raises(StorageError, match="Too many open files") as caught:
+            attempt()
+        assert not isinstance(caught.value, DiskFailedError)
+    file.append([b"more"])
+    file.sync()
+    files.heal()
+    assert files.load("a/f") == b"firmsoftmore"
+
+
+def test_what_is_erased_or_put_back_is_so_after_a_power_cut() -> None:
+    files = firm_file()
+    files.store("b/g", b"new")
+    copy = files.copy()
+    files.erase("a")
+    files.put_back("b", copy, "a")
+    after = files.power_cut(Random(1))
+    assert after.paths() == ["b/f"]
+    assert after.load("b/f") == b"firmsoft"
+    assert copy.paths() == ["a/f", "b/g"]

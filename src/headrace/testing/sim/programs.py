@@ -74,6 +74,9 @@ KINDS: Final[dict[str, type[Program]]] = {
 }
 
 
+USUAL: Final = ("full", "rebirth")  # those that the suite has
+
+
 class Programs:
     """Those of one history; none, in most."""
 
