@@ -65,8 +65,8 @@ slow: $(READY)  ## run the long campaigns: storms, histories of kills
 
 SEEDS ?= 200
 NODES ?=
-sim: $(READY)  ## simulate clusters in virtual time, with faults from seeds (SEEDS=n, NODES=n; without: 1, 3 and 5 nodes)
-	$(BIN)/python -m headrace.testing.sim --seeds $(SEEDS) $(if $(NODES),--nodes $(NODES))
+sim: $(READY)  ## simulate clusters in virtual time, with faults from seeds (SEEDS=n, NODES=n, FAULTS=all; without: 1, 3 and 5 nodes)
+	$(BIN)/python -m headrace.testing.sim --seeds $(SEEDS) $(if $(NODES),--nodes $(NODES)) $(if $(FAULTS),--faults $(FAULTS))
 
 check: $(READY)  ## lint, format, types, layers, sizes, names
 	$(BIN)/ruff check .

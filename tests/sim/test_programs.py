@@ -57,14 +57,20 @@ def test_every_class_has_a_broken_broker_that_it_catches() -> None:
 
 
 def test_the_same_seed_is_the_same_history_whatever_the_hash_seed() -> None:
-    names = tuple(KINDS)
-    program = f"from headrace.testing.sim.run import simulate; print(simulate(6, nodes=1, programs={names!r}).digest)"
+    program = f"""
+from headrace.testing.sim.run import simulate
+try:
+    print(simulate(6, nodes=3, programs={tuple(KINDS)!r}).digest)
+except AssertionError as error:
+    print(error)
+"""
     seen = {
         subprocess.run(
             [sys.executable, "-c", program],
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
+            check=True,
             timeout=300,
         ).stdout
         for hash_seed in ("0", "7")

@@ -6,7 +6,8 @@
 A history: nodes start on empty disks; producers (idempotent and transactional), copiers and a consumer group work while
 processes are killed and paused, machines lose their power and with it what was not synced, disks fail, fill up and slow
 down, clocks jump, the network delays, cuts and resets. Some have more: acknowledgements that wait for no disk, a topic
-that dies and is made again, a compacted one, a group of the new protocol. That is the safety phase: nothing that was
+that dies and is made again, a compacted one, a group of the new protocol. Classes of faults can be added by name
+(`--faults`, see `programs`). That is the safety phase: nothing that was
 promised may be broken. Then everything heals, and in the liveness phase everything must go on. What is checked is in
 `history` and `oracles`; a failing seed is replayed by the command that is printed.
 """
