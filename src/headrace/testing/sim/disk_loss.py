@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.broker.raft_storage import DIRECTORY as METADATA
+from headrace.storage.sync import RECOVERY_POINT, decode_offset
 from headrace.testing.sim.history import Violation
 from headrace.testing.sim.program import Program
+from headrace.wire import batch
 
 if TYPE_CHECKING:
     from headrace.testing.files import FaultyFiles
@@ -48,6 +50,18 @@ def folder_of(place: Place) -> str:
 
 def files_in(files: FaultyFiles, folder: str) -> list[str]:
     return [path for path in files.paths() if path.startswith(f"{folder}/")]
+
+
+def durable_bytes(files: FaultyFiles, path: str) -> int:
+    """How much of a segment is known to be durable. If more is missing, that could be a torn write: nobody can tell."""
+    stored = f"{path.rpartition('/')[0]}/{RECOVERY_POINT}"
+    point = decode_offset(files.peek(stored)) if stored in files.paths() else None
+    headers = [each for each in batch.headers(files.peek(path)) if each.base_offset < (point or 0)]
+    return headers[-1].position + headers[-1].size if headers else 0
+
+
+def _known_bytes(files: FaultyFiles, path: str) -> int:
+    return durable_bytes(files, path) if path.endswith(".log") else len(files.peek(path))
 
 
 class FolderLoss(Program):
@@ -125,7 +139,7 @@ class FolderLoss(Program):
     def _some_file(self, machine: Machine, place: Place, *, small: bool = True, whole_logs: bool = False) -> str | None:
         """Small files, mostly: there are more kinds of them than there are logs."""
         paths = files_in(machine.files, folder_of(place))
-        logs = [path for path in paths if path.endswith(".log")]
+        logs = [path for path in paths if path.endswith(".log") and durable_bytes(machine.files, path)]
         logs = logs if whole_logs or len(self._world.machines) > 1 else []  # nobody else could tell damage from tearing
         others = [path for path in paths if not path.endswith(".log")]
         chosen = logs if not others or (logs and not small) else others
@@ -139,16 +153,15 @@ class FolderLoss(Program):
 
     def _flip(self, machine: Machine, place: Place) -> str | None:
         path = self._some_file(machine, place, small=self._dice.random() < 0.7)
-        size = 0 if path is None else len(machine.files.peek(path))
+        size = 0 if path is None else _known_bytes(machine.files, path)
         if path is None or not size:
             return None
-        # In a log: in what is durable for sure. Only others could tell a damaged last batch from a torn one.
-        machine.files.flip(path, self._dice.randrange(8 * size if not path.endswith(".log") else 4 * size))
+        machine.files.flip(path, self._dice.randrange(8 * size))
         return path
 
     def _cut(self, machine: Machine, place: Place) -> str | None:
         path = self._some_file(machine, place, small=self._dice.random() < 0.7)
-        size = 0 if path is None else len(machine.files.peek(path))
+        size = 0 if path is None else _known_bytes(machine.files, path)
         if path is None or not size:
             return None
         machine.files.overwrite(path, machine.files.peek(path)[: self._dice.randrange(size)])

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headrace.broker import housekeeping
 from headrace.testing.sim import rebirth
 from headrace.testing.sim.bad_reads import BadReads
 from headrace.testing.sim.disk_loss import DirectoryLoss, FolderLoss, JournalLoss
@@ -68,6 +69,7 @@ class Rebirths(Program):
             self._restart(machine)
 
 
+CHECKPOINT_SECONDS: Final = 0.5
 KINDS: Final[dict[str, type[Program]]] = {
     each.name: each
     for each in (FolderLoss, DirectoryLoss, JournalLoss, BadReads, FullDisks, NoMoreFiles, Floods, Rebirths)
@@ -88,7 +90,11 @@ class Programs:
 
     @contextmanager
     def on(self) -> Iterator[None]:
+        checkpoint_s = housekeeping.CHECKPOINT_SECONDS
         with ExitStack() as stack:
+            if self._all:  # histories are short
+                stack.callback(setattr, housekeeping, "CHECKPOINT_SECONDS", checkpoint_s)
+                housekeeping.CHECKPOINT_SECONDS = CHECKPOINT_SECONDS
             for each in self._all:
                 if isinstance(each, Floods):
                     stack.enter_context(each.on())
