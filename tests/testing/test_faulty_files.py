@@ -212,11 +212,13 @@ def test_reads_fail_below_a_folder_and_nowhere_else() -> None:
     files = firm_file()
     files.store("b", b"other")
     file = files.open("a/f")
-    files.unreadable = "a/"
+    files.fail_reads("a")
     for read in (lambda: file.read(0, 4), lambda: file.read_now(0, 4), lambda: files.load("a/f")):
         with pytest.raises(DiskFailedError):
             read()
     assert files.load("b") == b"other"
+    files.store("a/g", b"new")
+    assert files.load("a/g") == b"new"
     files.heal()
     assert file.read(0, 4) == b"firm"
 

@@ -75,7 +75,6 @@ class FaultyFile:
         self._must_be_open()
         if (self._tree.cold or self._content.evicted) and position < self._size:
             return None
-        self._tree.must_be_readable(self._path)
         return self._slice(position, length)
 
     def read(self, position: int, length: int) -> bytes:
@@ -108,6 +107,8 @@ class FaultyFile:
         self._closed = True
 
     def _slice(self, position: int, length: int) -> bytes:
+        if self._content.unreadable:
+            raise _unreadable(self._path)
         return self._content.read(position, min(self._size, position + max(length, 0)))
 
     def _must_be_open(self) -> None:
@@ -128,7 +129,6 @@ class FaultyFiles:
         self.space_left: int | None = None  # bytes until ENOSPC; None: no limit
         self.cold = False  # `read_now` finds nothing in the page cache
         self.files_ran_out = False  # no file can be opened: EMFILE; those that are open go on
-        self.unreadable: str | None = None  # reads of paths that begin so end in EIO
         self.operations = 0  # that change the disk, so far
         self.on_block: Callable[[str, str], None] | None = None  # called with (operation, path) before a blocking one
 
@@ -164,6 +164,8 @@ class FaultyFiles:
         found = self._find(path)
         if isinstance(found, Folder):
             raise DiskFailedError(f"loading {path!r} failed: Is a directory (errno 21)")
+        if found is not None and found.unreadable:
+            raise _unreadable(path)
         return None if found is None else found.read(0, len(found.current))
 
     def store(self, path: str, content: bytes) -> None:
@@ -247,9 +249,18 @@ class FaultyFiles:
         self.space_left = None
         self._cut_at = None
         self.files_ran_out = False
-        self.unreadable = None
+        self.heal_reads()
+
+    def fail_reads(self, folder: str) -> None:
+        """Let reads of every file that is in a folder now end in EIO; what is written from now on can be read."""
+        found = self._find(folder)
+        for content in contents_in(found) if found is not None else ():
+            content.unreadable = True
+
+    def heal_reads(self) -> None:
         for content in contents_in(self._root):
             content.lies.clear()
+            content.unreadable = False
 
     def cut_power_at(self, operation_number: int) -> None:
         """Raise `PowerCutError` in the middle of the operation with this number (see `operations`)."""
@@ -337,8 +348,6 @@ class FaultyFiles:
 
     def before(self, operation: Operation, path: str) -> None:
         self.must_have_power()
-        if operation == "read":
-            self.must_be_readable(path)
         if self.files_ran_out and operation in ("open", "store", "sync_directory"):
             raise StorageError(f"{operation} of {path!r} failed: Too many open files (errno 24)")
         if operation != "read":
@@ -353,10 +362,6 @@ class FaultyFiles:
                     if not fault.repeat:
                         self._faults.remove(fault)
                     raise DiskFailedError(f"{operation} of {path!r} failed: Input/output error (errno 5)")
-
-    def must_be_readable(self, path: str) -> None:
-        if self.unreadable is not None and path.startswith(self.unreadable):
-            raise DiskFailedError(f"reading {path!r} failed: Input/output error (errno 5)")
 
     def block(self, operation: str, path: str) -> None:
         if self.on_block is not None:
@@ -416,3 +421,7 @@ class FaultyFiles:
                 return
             folder.firm[name] = child
             folder = child
+
+
+def _unreadable(path: str) -> DiskFailedError:
+    return DiskFailedError(f"reading {path!r} failed: Input/output error (errno 5)")

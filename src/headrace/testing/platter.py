@@ -34,6 +34,7 @@ class Content:
     lost: list[tuple[int, int]] = field(default_factory=list)  # ranges that a failed sync has given up
     inode: int = field(default_factory=lambda: next(_inodes))
     lies: dict[int, int] = field(default_factory=dict)  # by position: the bits that reads show turned
+    unreadable: bool = False  # reads end in EIO
     evicted: bool = False  # its pages are not in the page cache, until it is read
 
     def truncate(self, size: int) -> None:

@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from headrace.testing.sim.clients import Client
@@ -53,25 +54,33 @@ class BadReads(Program):
         machine.files.cold = dice.random() < 0.5  # else the page cache has what was read before
         kind = dice.choice(("fail", "fail all", "lie", "turn"))
         if kind in ("fail", "fail all"):
-            self._fail(machine, place, f"{folder_of(place)}/" if kind == "fail" else "topics/")
+            self._fail(machine, place, folder_of(place) if kind == "fail" else "topics")
         else:
             self._turn(machine, place, for_good=kind == "turn" and len(world.machines) > 1)
 
-    def _fail(self, machine: Machine, place: Place, prefix: str) -> None:
+    def _fail(self, machine: Machine, place: Place, folder: str) -> None:
         self._note("reads fail", machine)
-        files = machine.files
-        files.unreadable = prefix
+        machine.files.fail_reads(folder)
+        machine.cannot_read = True
         self._ill = machine
         for each in self._world.harm.places(machine):
             self._world.harm.done(machine, each)
         if self._world.quiet and len(self._world.machines) > 1:
             self._world.spawn(Owner("rea"), self._read_all(place))
 
-        def end() -> None:
-            files.unreadable = None
-            self._ill = None
+        self._later(self._dice.choice((1.0, 6.0)), partial(self._end, machine))
 
-        self._later(self._dice.choice((1.0, 6.0)), end)
+    def _end(self, machine: Machine) -> None:
+        """The disk is mended; a process that has given it up starts again, and so does one that gave up a log."""
+        if self._ill is not machine:
+            return
+        self._ill = None
+        machine.files.heal_reads()
+        machine.cannot_read = False
+        if machine.is_serving and machine.service.partitions.faults:
+            self._world.note(f"restart node {machine.node_id} for its disk")
+            machine.kill()
+            self._world.start(machine)
 
     def _turn(self, machine: Machine, place: Place, *, for_good: bool) -> None:
         """A few bits of what the log holds durably, in the first two thirds of a segment."""
@@ -116,5 +125,7 @@ class BadReads(Program):
 
     def heal(self) -> None:
         super().heal()
+        if self._ill is not None:
+            self._end(self._ill)
         for machine in self._world.machines:
             machine.files.cold = False

@@ -48,6 +48,11 @@ def folder_of(place: Place) -> str:
     return f"topics/{place[0]}-{place[1]}"
 
 
+def place_of(folder: str) -> Place:
+    topic, _, index = folder.removeprefix("topics/").rpartition("-")
+    return topic, int(index)
+
+
 def files_in(files: FaultyFiles, folder: str) -> list[str]:
     return [path for path in files.paths() if path.startswith(f"{folder}/")]
 
@@ -74,7 +79,7 @@ class FolderLoss(Program):
         super().__init__(world)
         self._copies = _Copies()
         self._left: list[tuple[Machine, Place, bytes]] = []  # what must be found somewhere afterwards
-        self._owed: list[tuple[Machine, str, FaultyFiles]] = []  # folders of a lone node, as they were
+        self._owed: dict[str, FaultyFiles] = {}  # folders of a lone node: a disk on which they are as they were
 
     def strike(self) -> None:
         world, dice = self._world, self._dice
@@ -92,14 +97,15 @@ class FolderLoss(Program):
         for each in dark:
             if each.is_up:
                 self._end_process(each)
+        before = machine.files.copy()
         for place in dice.sample(places, 1 if dice.random() < 0.7 else dice.randrange(1, len(places) + 1)):
-            self._damage(machine, place)
+            self._damage(machine, place, before)
         for each in dark:
             self._restart(each)
         if self._owed:
             self._later(3.0, self._repay)
 
-    def _damage(self, machine: Machine, place: Place) -> None:
+    def _damage(self, machine: Machine, place: Place, before: FaultyFiles) -> None:
         kinds: list[tuple[str, Callable[[Machine, Place], str | None]]] = [
             ("folder lost", self._lose),
             ("folder lost", self._lose),
@@ -113,21 +119,20 @@ class FolderLoss(Program):
             ("folders swapped", self._swap),
         ]
         what, damage = self._dice.choice(kinds)
-        before = machine.files.copy()
         path = damage(machine, place)
         if path is None:
             return
         self._note(what, machine)
         self._world.note(f"{what}: {path}")
-        for each in {folder_of(place): place, path: place} if what == "folders swapped" else {folder_of(place): place}:
-            self._expect(machine, each, before, lost=what == "folder lost")
+        for folder in (folder_of(place), path) if what == "folders swapped" else (folder_of(place),):
+            self._expect(machine, folder, before, lost=what == "folder lost")
 
     def _expect(self, machine: Machine, folder: str, before: FaultyFiles, *, lost: bool) -> None:
-        topic, _, index = folder.removeprefix("topics/").rpartition("-")
-        place = (topic, int(index))
+        place = place_of(folder)
         self._world.harm.done(machine, place)
         if len(self._world.machines) == 1:
-            self._owed.append((machine, folder, before))
+            self._owed[folder] = before
+            return
         first = f"{folder}/{0:020d}.log"
         if place in self._world.partitions and not lost and first in machine.files.paths():
             self._left.append((machine, place, machine.files.peek(first)[:500]))
@@ -195,24 +200,26 @@ class FolderLoss(Program):
         return other
 
     def _repay(self) -> None:
-        """A lone node could not be helped by others: put back what is offline."""
-        for machine, folder, before in self._owed:
-            topic, _, index = folder.removeprefix("topics/").rpartition("-")
-            if machine.is_serving and machine.service.partitions.replica(topic, int(index)) is not None:
-                continue  # it could do without
-            if machine.is_up:
-                machine.kill()
-            self._world.note(f"put back {folder} of node {machine.node_id}")
-            self._world.history.count("folders put back")
-            machine.files.put_back(folder, before, moved=True)
-        machines = [machine for machine, _, _ in self._owed]
+        """A lone node could not be helped by others: put back what is offline, and leave what it could do without."""
+        machine = self._world.machines[0]
+        if not machine.is_serving:
+            if not self._over:
+                self._later(0.5, self._repay)
+            return
+        partitions = machine.service.partitions
+        offline = {
+            folder: before for folder, before in self._owed.items() if partitions.replica(*place_of(folder)) is None
+        }
         self._owed.clear()
-        for machine in machines:
-            if not machine.is_up:
-                self._world.start(machine)
+        if offline:
+            machine.kill()
+            for folder, before in offline.items():
+                self._world.note(f"put back {folder}")
+                self._world.history.count("folders put back")
+                machine.files.put_back(folder, before, moved=True)
+            self._world.start(machine)
 
-    def heal(self) -> None:
-        super().heal()
+    async def restore(self) -> None:
         if self._owed:
             self._repay()
 

@@ -56,6 +56,7 @@ class Machine:
         self.lives = 0
         self.boots = 0  # times that its system has gone down
         self.disk_is_bad = False
+        self.cannot_read = False
         self.on_refusal: Callable[[Machine], None] | None = None  # it may refuse to start; this is told then
 
     @property
@@ -165,7 +166,8 @@ class Machine:
 
     @property
     def disk_fails(self) -> bool:
-        return self.disk_is_bad or self.files.space_left is not None or self.files.files_ran_out
+        limited = self.files.space_left is not None or self.files.files_ran_out
+        return self.disk_is_bad or limited or self.cannot_read
 
     @property
     def may_complain(self) -> bool:

@@ -63,6 +63,9 @@ class Program:
         """The safety phase is over: nothing is wrong any more."""
         self._over = True
 
+    async def restore(self) -> None:
+        """All nodes serve again: do what only an operator can do. A node may be down for a moment afterwards."""
+
     def finish(self) -> None:
         """Its clients shall end."""
 
@@ -123,8 +126,18 @@ class Harm:
     def done(self, machine: Machine, place: Place) -> None:
         self._harmed[place] = machine.node_id
 
-    def is_harmed(self, place: Place) -> bool:
-        return place in self._harmed
+    def rotten(self, record: PartitionRecord) -> list[int]:
+        """Followers whose logs are damaged where nobody has read them yet."""
+        place = (record.topic, record.index)
+        node = self._harmed.get(place)
+        mine = None if node is None else self._replica(place, node)
+        if node is None or mine is None or mine.leads:
+            return []
+        try:
+            batches(mine.log, mine.log.start_offset)
+        except StorageError:
+            return [node]
+        return []
 
     def _look(self) -> None:
         for place, node in list(self._harmed.items()):

@@ -116,6 +116,10 @@ class Programs:
         for each in self._all:
             each.heal()
 
+    async def restore(self) -> None:
+        for each in self._all:
+            await each.restore()
+
     def finish(self) -> None:
         for each in self._all:
             each.finish()

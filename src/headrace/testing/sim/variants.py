@@ -13,17 +13,23 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.apis import fetch
+from headrace.broker import directory_state, turns
+from headrace.broker.attendance import Attendance
 from headrace.broker.configs import Configs
 from headrace.broker.group_shard import GroupShard
+from headrace.broker.known_logs import KnownLogs
+from headrace.broker.offline_logs import OfflineLogs
 from headrace.broker.partition import Partition
+from headrace.broker.partitions import Partitions
 from headrace.broker.quorum import Consensus
 from headrace.broker.refusals import Refusals
-from headrace.core.errors import ApiError, ErrorCode
+from headrace.core.errors import ApiError, CorruptionError, ErrorCode
+from headrace.gateways.kafka import connection
 from headrace.gateways.kafka.connection import Connection
 from headrace.isr import election
 from headrace.isr.leader import LeaderReplicas
 from headrace.raft.role import Role
-from headrace.storage import cutting, recovery
+from headrace.storage import identity, recovery
 from headrace.storage.log import Log
 from headrace.storage.producers import Producers
 from headrace.storage.span import Span
@@ -161,7 +167,48 @@ def _elects_who_lost_unsynced_bytes() -> list[tuple[Any, str, Any]]:
 
 
 def _reads_unchecked() -> list[tuple[Any, str, Any]]:
-    return [(Span, "_check", lambda *_: None)]
+    def believe(span: Span, data: bytes) -> tuple[int, int]:
+        return max(0, span._start(data)), len(data)
+
+    return [(Span, "_checked", believe)]
+
+
+def _unreadable_logs_lead() -> list[tuple[Any, str, Any]]:
+    return [(Partitions, "suspect", lambda *_: False), (Partitions, "_failed", lambda *_: None)]
+
+
+def _absent_logs_are_new() -> list[tuple[Any, str, Any]]:
+    return [(KnownLogs, "get", lambda *_: None)]
+
+
+def _removes_what_does_not_fit() -> list[tuple[Any, str, Any]]:
+    judge = identity.judge
+
+    def judge_harshly(*given: Any, **others: Any) -> Any:
+        try:
+            return judge(*given, **others)
+        except CorruptionError:
+            return identity.Verdict.REMOVE
+
+    return [(identity, "judge", judge_harshly)]
+
+
+def _trusts_older_directories() -> list[tuple[Any, str, Any]]:
+    return [(directory_state, "_why_restored", lambda *_: ""), (Attendance, "_check_age", lambda *_: None)]
+
+
+def _open_failures_are_final() -> list[tuple[Any, str, Any]]:
+    add = OfflineLogs.add
+
+    def add_for_good(logs: OfflineLogs, place: Any, error: Any, **others: Any) -> None:
+        add(logs, place, error, **others)
+        logs.starved.clear()
+
+    return [(OfflineLogs, "add", add_for_good)]
+
+
+def _serves_floods_whole() -> list[tuple[Any, str, Any]]:
+    return [(turns, "TURN_SECONDS", 1e6), (connection, "TURN_SECONDS", 1e6)]
 
 
 def _takes_what_follows_a_refused_batch() -> list[tuple[Any, str, Any]]:
@@ -183,7 +230,7 @@ def _answers_without_end() -> list[tuple[Any, str, Any]]:
 
 
 def _adopts_the_log_of_a_former_life() -> list[tuple[Any, str, Any]]:
-    return [(cutting, "owner", lambda *_: None)]
+    return [(identity, "judge", lambda *_, **__: identity.Verdict.OPEN), (KnownLogs, "get", lambda *_: None)]
 
 
 VARIANTS: Final[dict[str, Variant]] = {
@@ -204,6 +251,12 @@ VARIANTS: Final[dict[str, Variant]] = {
         3, _elects_who_lost_unsynced_bytes, ("lose_power", "kill", "terminate"), flush="os"
     ),
     "reads are not checked": Variant(3, _reads_unchecked, programs=("reads",)),
+    "unreadable logs lead": Variant(3, _unreadable_logs_lead, programs=("reads",)),
+    "absent logs are new": Variant(1, _absent_logs_are_new, programs=("folders",)),
+    "removes what does not fit": Variant(3, _removes_what_does_not_fit, programs=("folders",)),
+    "trusts older directories": Variant(3, _trusts_older_directories, programs=("directories",)),
+    "open failures are final": Variant(1, _open_failures_are_final, programs=("files",)),
+    "serves floods whole": Variant(1, _serves_floods_whole, programs=("floods",)),
     "takes what follows a refused batch": Variant(1, _takes_what_follows_a_refused_batch, programs=("full",)),
     "answers without end": Variant(1, _answers_without_end, programs=("floods",)),
     "adopts the log of a former life": Variant(3, _adopts_the_log_of_a_former_life, programs=("rebirth",)),

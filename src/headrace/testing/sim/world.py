@@ -421,6 +421,9 @@ class World:
             if not machine.is_up:
                 self.start(machine)
         await self.until("the nodes to serve", lambda: all(each.is_serving for each in self.machines), 30)
+        if self.programs:
+            await self.programs.restore()
+            await self.until("the nodes to serve", lambda: all(each.is_serving for each in self.machines), 30)
 
     # -- the cluster itself
 
