@@ -3,7 +3,8 @@
 Rules:
 - Requests are collected for the rest of the loop's turn; while a sync runs, the next group gathers.
 - The loop never waits for a disk: syncs run in workers, several files side by side.
-- A failed sync is never tried again and never acknowledged; the directory is given up by `on_failure`.
+- A failed sync is never tried again and never acknowledged; the directory is given up by `on_failure`. One that could
+  not begin, because no file could be opened, has not failed: it is tried again, for PATIENCE_SECONDS.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import ApiError, DiskFailedError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.storage.log import Sync
 
 PARALLEL_SYNCS = 4
+PATIENCE_SECONDS = 30.0
+PAUSE_SECONDS = 0.1
 
 
 class Flusher:
@@ -36,6 +39,7 @@ class Flusher:
         self._waiting: dict[Partition, list[asyncio.Future[None]]] = {}
         self._checkpoints: dict[Partition, None] = {}
         self._running: asyncio.Task[None] | None = None
+        self._stuck_since: float | None = None
 
     def request(self, partition: Partition, *, checkpoint: bool = False) -> None:
         """See that everything appended to `partition` so far gets synced, soon; its recovery point, too, if asked."""
@@ -62,14 +66,21 @@ class Flusher:
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, {}
-                await self._sync(list(group))
+                checkpoints, self._checkpoints = self._checkpoints, {}
+                if not await self._sync(list(group), checkpoints):
+                    for partition, waiting in group.items():
+                        self._waiting.setdefault(partition, [])[:0] = waiting
+                    self._checkpoints.update(checkpoints)
+                    await asyncio.sleep(PAUSE_SECONDS)
+                    continue
+                self._stuck_since = None
                 for partition, waiting in group.items():
                     _settle(waiting, partition.log.failed)
         finally:
             self._running = None
 
-    async def _sync(self, group: list[Partition]) -> None:
-        checkpoints, self._checkpoints = self._checkpoints, {}
+    async def _sync(self, group: list[Partition], checkpoints: dict[Partition, None]) -> bool:
+        """False if it could not begin, and may be tried again."""
         pairs = []
         for partition in group:
             if partition.log.failed is None:
@@ -77,7 +88,7 @@ class Flusher:
                 if sync is not None:
                     pairs.append((partition, sync))
         if not pairs:
-            return
+            return True
         begun = self._clock.monotonic()
         syncs = [sync for _, sync in pairs]
         lanes = min(PARALLEL_SYNCS, len(syncs))
@@ -88,12 +99,23 @@ class Flusher:
         for result in results:
             if isinstance(result, Exception):
                 failure = result if isinstance(result, StorageError) else DiskFailedError(f"sync failed: {result!r}")
+                if self._may_wait(failure):
+                    return False
                 self._on_failure(failure)
-                return
+                return True
         for partition, sync in pairs:
             partition.log.end_sync(sync)  # also of a log that was given up meanwhile: no worker has it any more
             if partition.log.failed is None:
                 partition.advance()
+        return True
+
+    def _may_wait(self, failure: StorageError) -> bool:
+        """Whether nothing was lost: no descriptor could be had, which passes."""
+        if isinstance(failure, DiskFailedError | CorruptionError):
+            return False
+        now = self._clock.monotonic()
+        self._stuck_since = now if self._stuck_since is None else self._stuck_since
+        return now - self._stuck_since < PATIENCE_SECONDS
 
 
 def _settle(waiting: list[asyncio.Future[None]], fault: StorageError | None) -> None:
