@@ -127,7 +127,9 @@ class Watch:
                 if new.elr:
                     self._world.history.count("eligible leader replicas")
                 clean = new.unclean_epoch == old.unclean_epoch
-                if clean and new.leader not in (-1, *old.isr, *old.elr, *new.adding, *old.adding):
+                # One entry may say that a replica has caught up, that its reassignment is done, and that it leads.
+                joined = new.isr if old.removing and not new.removing else ()
+                if clean and new.leader not in (-1, *old.isr, *old.elr, *new.adding, *old.adding, *joined):
                     self._fail(f"node {new.leader} is elected for {name}-{new.index}, and was not eligible: {old}")
 
     def _applies(self, node_id: int, entry: Any) -> None:
