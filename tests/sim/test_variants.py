@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.core.errors import HeadraceError
 from headrace.testing.sim.history import Violation
 from headrace.testing.sim.run import simulate
 from headrace.testing.sim.variants import VARIANTS
@@ -25,6 +26,12 @@ SHOWS = {
     "unclean election": 2,
     "elects who lost unsynced bytes": 4,
     "reads are not checked": 1,
+    "unreadable logs lead": 3,
+    "absent logs are new": 0,
+    "removes what does not fit": 1,
+    "trusts older directories": 19,
+    "open failures are final": 0,
+    "serves floods whole": 1,
     "takes what follows a refused batch": 0,
     "answers without end": 0,
     "adopts the log of a former life": 13,
@@ -37,7 +44,7 @@ def caught(name: str, most: int) -> str | None:
     for seed in (SHOWS[name], *range(most)):
         try:
             simulate(seed, nodes=VARIANTS[name].nodes, variant=name)
-        except (Violation, AssertionError) as error:
+        except (AssertionError, HeadraceError) as error:
             return str(error)
     return None
 

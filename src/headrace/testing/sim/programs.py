@@ -76,7 +76,7 @@ KINDS: Final[dict[str, type[Program]]] = {
 }
 
 
-USUAL: Final = ("full", "rebirth")  # those that the suite has
+USUAL: Final = ("folders", "directories", "reads", "full", "files", "floods", "rebirth")  # those that the suite has
 
 
 class Programs:
