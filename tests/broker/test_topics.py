@@ -1,4 +1,4 @@
-"""Creating, growing and deleting topics: Kafka's errors, one proposal per request, nothing half done."""
+"""Creating, growing and deleting topics: Kafka's errors, some topics a proposal, nothing half done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from headrace.broker.topics import NewPartitions, NewTopic
+from headrace.broker.topics import AT_ONCE, NewPartitions, NewTopic
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.core.limits import PARTITIONS_PER_TOPIC
 
@@ -400,3 +400,50 @@ def test_a_cluster_has_no_more_partitions_than_it_may(make_cluster):
     assert outcome.error is None
     cluster.run(cluster.topics.delete([("c", None)]))
     created(cluster, NewTopic("d", 2, 1))
+
+
+# -- many at once
+
+
+def sizes_seen(cluster):
+    """How many topics there are after each change from now on."""
+    sizes = []
+    cluster.controller.subscribe(lambda old, new: sizes.append(len(new.topics)))
+    return sizes
+
+
+def test_thousands_are_made_and_deleted_a_part_at_a_time(cluster):
+    names = [f"t{number}" for number in range(2 * AT_ONCE + 1)]
+    sizes = sizes_seen(cluster)
+    outcomes = created(cluster, *(NewTopic(name) for name in names))
+    assert [outcome.name for outcome in outcomes] == names
+    assert sizes == [AT_ONCE, 2 * AT_ONCE, 2 * AT_ONCE + 1]
+    outcomes = cluster.run(cluster.topics.ensure([NewTopic(name) for name in (*names, "one-more")]))
+    assert [outcome.name for outcome in outcomes if outcome.error is None] == [*names, "one-more"]
+    outcomes = delete(cluster, *((name, None) for name in names))
+    assert [outcome.error for outcome in outcomes] == [None] * len(names)
+    assert list(cluster.image.topics) == ["one-more"]
+
+
+def test_names_collide_across_parts_also_when_nothing_is_made(cluster):
+    wanted = [NewTopic("a.b"), *(NewTopic(f"t{number}") for number in range(AT_ONCE)), NewTopic("a_b")]
+    for validate_only in (True, False):
+        outcomes = create(cluster, *wanted, validate_only=validate_only)
+        refused = {outcome.name: code_of(outcome) for outcome in outcomes if outcome.error is not None}
+        assert refused == {"a_b": ErrorCode.invalid_topic_exception}
+
+
+def test_a_part_that_fails_is_an_error_of_its_topics_and_of_those_behind_it(cluster, monkeypatch):
+    names = [f"t{number}" for number in range(3 * AT_ONCE)]
+    propose, calls = cluster.controller.propose, iter(range(10))
+
+    async def failing(records):
+        if next(calls) == 1:
+            raise ApiError(ErrorCode.not_controller)
+        return await propose(records)
+
+    monkeypatch.setattr(cluster.controller, "propose", failing)
+    outcomes = create(cluster, *(NewTopic(name) for name in names))
+    codes = [code_of(outcome) for outcome in outcomes]
+    assert codes == [None] * AT_ONCE + [ErrorCode.not_controller] * 2 * AT_ONCE
+    assert list(cluster.image.topics) == names[:AT_ONCE]

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headrace.core.errors import ApiError, CorruptionError, DiskFailedError, ErrorCode, StorageError
+from headrace.core.errors import ApiError, DiskFailedError, DiskFullError, ErrorCode, PassingError, StorageError
 
 if TYPE_CHECKING:
     from headrace.broker.partition import Partition
@@ -111,8 +111,8 @@ class Flusher:
 
     def _may_wait(self, failure: StorageError) -> bool:
         """Whether nothing was lost: no descriptor could be had, which passes."""
-        if isinstance(failure, DiskFailedError | CorruptionError):
-            return False
+        if not isinstance(failure, PassingError) or isinstance(failure, DiskFullError):
+            return False  # a sync that found no space has begun, and is never tried again
         now = self._clock.monotonic()
         self._stuck_since = now if self._stuck_since is None else self._stuck_since
         return now - self._stuck_since < PATIENCE_SECONDS

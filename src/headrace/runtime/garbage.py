@@ -23,8 +23,9 @@ FEW: Final = 200_000  # objects that are not worth it: to look at them takes som
 class Keeper:
     """Sets aside what survives. One for a process."""
 
-    def __init__(self) -> None:
-        self._looked_at = FEW  # objects that were alive when all were looked at
+    def __init__(self, few: int = FEW) -> None:
+        self._few = few
+        self._looked_at = few  # objects that were alive when all were looked at
 
     def start(self) -> None:
         gc.callbacks.append(self._collected)
@@ -38,7 +39,7 @@ class Keeper:
             return
         if not gc.get_freeze_count():
             gc.freeze()
-            self._looked_at = max(FEW, gc.get_freeze_count())
+            self._looked_at = max(self._few, gc.get_freeze_count())
             return
         gc.freeze()
         if gc.get_freeze_count() > 2 * self._looked_at:
