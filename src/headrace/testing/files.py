@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from headrace.core.errors import DiskFailedError, DiskFullError, StorageError
+from headrace.core.errors import DiskFailedError, DiskFullError, PassingError, StorageError
 from headrace.storage.memory import MemoryLock, check_path
 from headrace.testing.platter import Content, Folder, bytes_in, contents_in, copy_of, folder_copy, walk
 
@@ -158,7 +158,7 @@ class FaultyFiles:
 
     def load(self, path: str) -> bytes | None:
         if self.files_ran_out and self._find(path) is not None:
-            raise StorageError(f"loading {path!r} failed: Too many open files (errno 24)")
+            raise PassingError(f"loading {path!r} failed: Too many open files (errno 24)")
         self.block("read", path)
         self.before("read", path)
         found = self._find(path)
@@ -349,7 +349,7 @@ class FaultyFiles:
     def before(self, operation: Operation, path: str) -> None:
         self.must_have_power()
         if self.files_ran_out and operation in ("open", "store", "sync_directory"):
-            raise StorageError(f"{operation} of {path!r} failed: Too many open files (errno 24)")
+            raise PassingError(f"{operation} of {path!r} failed: Too many open files (errno 24)")
         if operation != "read":
             if self._cut_at == self.operations:
                 self._dead = True
