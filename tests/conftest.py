@@ -3,7 +3,7 @@
 HYPOTHESIS_RANDOM=1 tries others; what that finds becomes a test of its own. How long an example takes says nothing on a
 machine that does other things too: there is no deadline.
 
-What fails is also written to the file that HEADRACE_TEST_FAILURES names: `run.py` runs it once more.
+What fails is also written to the file that TEST_FAILURES_FILE names: `run.py` runs it once more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ settings.load_profile("suite")
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    path = os.environ.get("HEADRACE_TEST_FAILURES")
+    path = os.environ.get("TEST_FAILURES_FILE")
     if path is None or not report.failed:
         return
     crash = getattr(report.longrepr, "reprcrash", None)

@@ -31,7 +31,7 @@ from typing import BinaryIO, NamedTuple
 HERE = Path(__file__).parent
 REST = "the rest"  # so that no test is forgotten
 MOST_FLAKY = 3
-FAILURES = "HEADRACE_TEST_FAILURES"  # the file to which conftest.py writes them
+FAILURES = "TEST_FAILURES_FILE"  # the file to which conftest.py writes them
 SEED = "HYPOTHESIS_RANDOM"  # of properties that try other examples than usual; 1: draw one
 SOME_FAILED = 1  # pytest's code; higher ones mean that it could not run the tests
 

@@ -14,6 +14,7 @@ from headrace.apis import offset_fetch
 from headrace.apis.api import Context
 from headrace.broker.groups import GroupCoordinator
 from headrace.broker.partition import Partition
+from headrace.broker.turns import Turns
 from headrace.core.errors import ApiError, ErrorCode
 from headrace.group.commands import OffsetToCommit
 from headrace.group.settings import GroupSettings
@@ -280,7 +281,7 @@ def test_an_unstable_offset_is_told_where_it_is_asked_for() -> None:
     async def work(room: Room) -> None:
         await room.groups.commit(group="g", offsets=[OffsetToCommit("t", 0, 1)])
         await room.commit(5)
-        service: Any = SimpleNamespace(groups=room.groups)
+        service: Any = SimpleNamespace(groups=room.groups, turns=Turns(lambda: 0.0))
         for version in (7, 8, 9):
             for stable, error, offset in (
                 (True, ErrorCode.unstable_offset_commit, -1),

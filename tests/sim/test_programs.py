@@ -17,7 +17,7 @@ from headrace.testing.sim.run import attempt
 
 pytestmark = pytest.mark.timeout(600)
 
-SEEDS = 3  # of each; `make sim FAULTS=all` runs more
+SEEDS = 2  # of each; `make sim FAULTS=all` runs more
 # What once showed a bug: programs, nodes, seed.
 REGRESSIONS: list[tuple[str, int, int]] = [
     ("files", 1, 2),  # a segment that could not be begun for want of a descriptor failed its log for good

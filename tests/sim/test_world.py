@@ -18,7 +18,7 @@ import pytest
 from headrace.testing.sim.loop import SimLoop
 from headrace.testing.sim.run import JOBS, Outcome, attempt, replay_command, simulate, workers
 
-SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "160"))
+SEEDS = int(os.environ.get("HEADRACE_SIM_SEEDS", "80"))
 PORTION = 4
 # Nodes and seeds that have once shown a bug: first those from the time when every acknowledgement was synced.
 PLAIN_REGRESSIONS = [(3, 29), (5, 114), (3, 85), (3, 1180)]

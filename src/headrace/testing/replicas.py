@@ -37,6 +37,7 @@ from headrace.broker.levels import LEVEL
 from headrace.broker.log_faults import OfflineReports
 from headrace.broker.partition import Partition
 from headrace.broker.partitions import Partitions
+from headrace.broker.record_validation import RecordValidation
 from headrace.broker.refusals import Refusals
 from headrace.broker.replication import Replication
 from headrace.broker.service import Service
@@ -135,6 +136,8 @@ class ReplicaNode:
             counters=counters,
             clock=clock,
             refusals=Refusals(),
+            admission=SimpleNamespace(queues={}),  # nothing waits for a verdict
+            validation=RecordValidation(),
             next_turn=lambda: 0,
             count_error=lambda api, code: None,
             topic_name=lambda topic_id: self.image.topic_names.get(topic_id),
