@@ -69,6 +69,13 @@ class PartitionRecord(msgspec.Struct, frozen=True, tag="partition", array_like=T
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
 
+    def has_few_in_sync(self, least: int) -> bool:
+        """Whether writes must not be acknowledged. A topic cannot want more replicas in sync than it has.
+
+        While others are eligible the controller wants more in sync than there are, whatever a node's settings say.
+        """
+        return bool(self.elr) or len(self.isr) < min(least, len(self.replicas))
+
     @property
     def elr(self) -> tuple[int, ...]:
         return ()

@@ -152,6 +152,8 @@ class Partition:
         self._meet(record)
         self._alone = self.replicas is None
         self.advance()
+        if record.has_few_in_sync(self.log.config.min_insync_replicas):
+            self.expire_commits(float("inf"), ErrorCode.not_enough_replicas_after_append)  # nothing moves for now
 
     def _meet(self, record: PartitionRecord) -> None:
         """Know the other replicas, if there are any."""
@@ -190,8 +192,7 @@ class Partition:
         if not self.leads:
             return
         self.leads = self._alone = False
-        self.replicas = None
-        self.may_mark = self.on_marker = None
+        self.replicas = self.may_mark = self.on_marker = None
         self.guards.break_all()
         self.fail(ApiError(ErrorCode.not_leader_or_follower, "Another node leads the partition now."))
 
@@ -459,13 +460,12 @@ class Partition:
         for poll in (*self._polls, *self._copies):
             poll.wake()
 
-    def expire_commits(self, now: float) -> None:
+    def expire_commits(self, now: float, code: ErrorCode = ErrorCode.request_timed_out) -> None:
         """Answer those whose patience has ended; the records stay, as Kafka has it."""
-        late = [commit for _, commit in self._commits if commit.deadline is not None and commit.deadline <= now]
-        if late:
-            self._commits = deque(each for each in self._commits if each[1].deadline is None or each[1].deadline > now)
+        late = dict.fromkeys(one for _, one in self._commits if one.deadline is not None and one.deadline <= now)
+        self._commits = deque(each for each in self._commits if each[1] not in late) if late else self._commits
         for commit in late:
-            commit.failed(ApiError(ErrorCode.request_timed_out))
+            commit.failed(ApiError(code))
 
     def read_all(self) -> Iterator[Record]:
         """Every record from the start to the end. Blocking: for coordinators that load their state."""

@@ -110,8 +110,5 @@ class Service:
 
 def few_in_sync(partition: Partition) -> bool:
     """Whether writes must not be acknowledged. A topic cannot want more replicas in sync than it has."""
-    least, record = partition.log.config.min_insync_replicas, partition.record
-    if record is None:
-        return False
-    # While others are eligible the controller wants more in sync than there are, whatever this node's settings say.
-    return bool(record.elr) or len(record.isr) < min(least, len(record.replicas))
+    record = partition.record
+    return record is not None and record.has_few_in_sync(partition.log.config.min_insync_replicas)
