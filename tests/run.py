@@ -93,16 +93,7 @@ class Suite:
         failures = folder / "failures.jsonl"
         output = tempfile.TemporaryFile()  # noqa: SIM115 - it is read when the part has ended
         with subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-q",
-                "-p",
-                "no:cacheprovider",
-                f"--basetemp={folder / 'tmp'}",
-                *arguments,
-            ],
+            [sys.executable, "-m", "pytest", "-q", f"--basetemp={folder / 'tmp'}", *arguments],
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, FAILURES: str(failures)},
