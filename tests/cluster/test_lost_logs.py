@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.testing.cluster import Cluster
@@ -28,9 +29,16 @@ def produce(cluster: Cluster, count: int) -> None:
 
 def records(cluster: Cluster) -> int:
     client = Consumer({**CLIENT, "bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"})
+    deadline = time.monotonic() + 60
     try:
-        low, high = client.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=60)
-        return int(high - low)
+        while True:
+            try:
+                low, high = client.get_watermark_offsets(TopicPartition(TOPIC, 0), timeout=60)
+                return int(high - low)
+            except KafkaException:  # a new leader tells no end before it knows what is committed
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
     finally:
         client.close()
 
